@@ -143,7 +143,7 @@ class Told:
         pass
 
     def finished(self, record: Record) -> None:
-        figure = METRICS["throughput"].of(record)
+        figure = METRICS["throughput"].read(record)
         told = f"{figure:.4g} images/s" if figure else f"{record.status}: {record.reason}"
         print(f"{time.monotonic() - self._began:6.0f} s  {self._label}: {record.cell.label}: {told}", file=sys.stderr)
 
@@ -184,7 +184,7 @@ def spread(seen: Seen, cell: Cell) -> str:
     sides = [
         [r for r in of if r.cell.key == cell.key and r.measurement] for of in (seen.ended.base, seen.ended.current)
     ]
-    figures = [[METRICS["throughput"].of(record) or 0.0 for record in of] for of in sides]
+    figures = [[METRICS["throughput"].read(record) or 0.0 for record in of] for of in sides]
     shares = [statistics.stdev(of) / statistics.fmean(of) for of in figures if len(of) > 1]
     ratios = [now / before for before, now in zip(*figures, strict=False)]
     of_rounds = f", {statistics.stdev(ratios):.1%} of ratios" if len(ratios) > 1 else ""

@@ -23,7 +23,7 @@ import time
 from pathlib import Path
 
 from tcbench.analysis.verdict import interims
-from tcbench.analysis.welch import Estimate, Group
+from tcbench.analysis.welch import Estimate, SampleStats
 from tcbench.commands.gate.bisect.bisection import CommitSearch, Round, RoundCosts
 
 COMMITS = 20
@@ -184,7 +184,10 @@ def played(
     for interim in interims():
         while len(search.rounds) < interim.trials:
             search = search.after(round_of(COMMITS))
-        if interim.rule.judge(Estimate(Group.plain([one.log_ratio for one in search.rounds])).ratio) == "regression":
+        if (
+            interim.rule.judge(Estimate(SampleStats.from_values([one.log_ratio for one in search.rounds])).ratio)
+            == "regression"
+        ):
             break
     else:
         return None

@@ -210,7 +210,7 @@ def measure(of: Judgement, loss: float, matrices: int, seed: int = 0, stalls: bo
         decisions.append([one and one[0] for one in decided])
         covered += [estimate.ratio.interval().holds(1 - loss) for estimate in estimates]
         rule = last.rule.among(CELLS)
-        power += [rule.power(e.grown(last.trials - n)) for e, n in zip(estimates, seen, strict=True)]
+        power += [rule.power(e.with_more_trials(last.trials - n)) for e, n in zip(estimates, seen, strict=True)]
         trials += seen
     judged = np.array(decisions)
     return Truth(

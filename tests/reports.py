@@ -9,7 +9,7 @@ import factories
 import msgspec
 import timelines
 
-from tcbench.analysis.claims import AskedClaims, scorecards
+from tcbench.analysis.claims import ScenarioClaims, scorecards
 from tcbench.analysis.compare import compare
 from tcbench.analysis.explanation import explain
 from tcbench.commands.report.build import Compared, ReportInput
@@ -73,7 +73,7 @@ def whole() -> ReportInput:
 
 
 def cards(records: Sequence[Record]):
-    return scorecards(records, lambda cell: AskedClaims(cell.scenario, CLAIMS))
+    return scorecards(records, lambda cell: ScenarioClaims(cell.scenario, CLAIMS))
 
 
 def single() -> ReportInput:

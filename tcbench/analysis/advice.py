@@ -1,12 +1,12 @@
-"""The rung that acts on a bottleneck, and what it is expected to bring. Pure functions.
+"""The rung that would help against a bottleneck, and the expected gain. Pure functions.
 
-What was measured goes before what is modelled: a config of the same results that adds rungs and is surely faster is the
-next one; one that is not is never advised. Of others the model of a step's time (`tcbench.core.step_time`) says what to
-expect, where it knows both configs; where it does not, a rung that acts on what holds the cell back is named alone.
-Two steps of one machine are compared by the model, and the measured one gives the scale: what the machine was doing
-then, and what the model does not know, slows both. docs/method.md has the errors.
+Measurements take precedence over the model. If a config in the same results adds rungs and is surely faster, it is the
+next one to try; if it is not, it is never advised. For configs that were not run, the step-time model
+(`tcbench.core.step_time`) gives an expected rate if it knows both configs. Otherwise a rung that acts on the bottleneck
+is named without a figure. The model is used for the ratio of two steps on one machine; the measured step gives the
+scale, so that slowdowns the model does not know affect both. docs/method.md lists the errors.
 
-Knows rungs by name and what kind of time each saves; whether a rung goes with others is asked of the caller.
+Rungs are known by name and by the kind of time they save. The caller says whether rungs can be combined.
 """
 
 import math
@@ -24,17 +24,21 @@ Effect = (
     Literal["overlap", "input", "update", "layers", "host", "arithmetic", "curvature"]
     | Literal["network", "half network", "backward", "step"]
 )
-"""What a rung makes shorter. overlap: the input, which gets threads of its own. input: making the batch. update: the
-weight update. layers: forward and backward. host: what the host does in them. arithmetic: what computes them. network,
-half network: the all-reduce; backward, step: its part that is not beside them. curvature: the phases of second-order
-training."""
+"""The part of a step that a rung makes shorter.
+
+- overlap: the input, which gets its own threads; input: making the batch
+- update: the weight update; layers: forward and backward
+- host: the host's share of forward and backward; arithmetic: the computation itself
+- network, half network: the all-reduce; backward, step: the part of the all-reduce that does not overlap with these
+- curvature: the phases of second-order training
+"""
 
 
 @dataclass(frozen=True)
 class Remedy:
-    """Rungs that belong together and what they save. `replaces`: rungs that make way for them, one of which must be
-    there; without `rungs` it is leaving those out that helps. `evidence`: what else has to be seen before the gain
-    counts, with the command that shows it."""
+    """Rungs that belong together, and what they save. They replace `replaces`, one of which must be present; without
+    `rungs`, removing those is the remedy. `evidence` says what else must be seen before the gain counts, with the
+    command that shows it."""
 
     rungs: tuple[str, ...]
     effect: Effect
@@ -73,11 +77,11 @@ REMEDIES: tuple[Remedy, ...] = (
         (), "curvature", frozenset({"kfac"}), "it is there for fewer steps to a loss, which `tcbench numerics` counts"
     ),
 )
-"""In the order of the talk's ladder, then what came after it, what only PyTorch's users reach for, what is about many
-ranks, and what makes steps slower on purpose."""
+"""All remedies: first in the order of the talk's ladder, then later rungs, then those for PyTorch only, those for many
+ranks, and last those that exist to make steps slower."""
 
 SLOWER_ON_PURPOSE = frozenset({"im2col", "kfac", "dynamic_scale"})
-"""Rungs that no one adds for the speed of a step."""
+"""Rungs that nobody adds to make a step faster."""
 
 _AGAINST: dict[str, frozenset[Effect]] = {
     "input-bound": frozenset({"overlap", "input"}),
@@ -85,22 +89,22 @@ _AGAINST: dict[str, frozenset[Effect]] = {
     "gpu-bound": frozenset({"layers", "arithmetic", "curvature"}),
     "network-bound": frozenset({"network", "half network", "backward", "step"}),
 }
-"""Effects that act against a verdict. A balanced cell needs whatever shortens its longest stage."""
+"""The effects that act against each verdict. For a balanced cell, anything that shortens the longest stage helps."""
 
 
 LEAST_GAIN = 1.02
-"""A rung that is expected to bring less than so many times the rate is not worth trying."""
+"""A rung is worth trying if the expected rate is at least this multiple of the present rate."""
 
 
 Tried = tuple[float, Interval]
-"""A config as it was measured in the same results: its images/s, and that over the cell's."""
+"""The measurement of another config in the same results: its images/s, and the ratio to the cell's."""
 
 
 @dataclass(frozen=True)
 class Gain:
-    """A config that adds, exchanges or leaves out rungs. `expected`: its images/s by the model, None where that does
-    not know. `measured_images_per_s` and `ratio`, that over the cell's, are of the same results, None where it was not
-    measured. `helps`: it shortens what holds the cell back."""
+    """A config that adds, exchanges or removes rungs. `expected` is its modelled rate in images/s (None if unknown).
+    `measured_images_per_s` and its `ratio` to the cell's rate come from the same results (None if not measured).
+    `helps`: it shortens the bottleneck."""
 
     added: tuple[str, ...]
     rungs: tuple[str, ...]
@@ -118,16 +122,16 @@ class Gain:
 
     @property
     def may_help(self) -> bool:
-        """Whether it was tried for its speed and was faster, though that is not sure."""
+        """Whether it was tried for its speed and was faster, but not surely."""
         ratio = self.ratio
         return ratio is not None and ratio.low <= 1 < ratio.value and not SLOWER_ON_PURPOSE & set(self.added)
 
 
 Problem = Callable[[Sequence[str]], str | None]
-"""Why a list of rungs is not a config that runs here, or None."""
+"""Returns why a list of rungs is not a config that runs here, or None."""
 
 Expected = Callable[[Sequence[str]], Interval | None]
-"""The images/s that a config of these rungs is expected to reach in the cell's place; None where nothing is known."""
+"""Returns the images/s that a config of these rungs is expected to reach in the cell's place, or None if unknown."""
 
 
 def candidates(
@@ -138,74 +142,85 @@ def candidates(
     expected: Expected = lambda _: None,
     fastest: float = 0.0,
 ) -> tuple[Gain, ...]:
-    """Everything that can be done to a config, in the order of the ladder: known remedies that make a config and act on
-    something it does, and configs of the same results that add rungs to it. A config that was not run helps only where
-    it is expected to beat `fastest`, the images/s of the fastest that was measured in its place."""
-    measured = {frozenset(config): its for config, its in (tried or {}).items()}
-    known: dict[frozenset[str], tuple[tuple[str, ...], str]] = {}
+    """Return the gains from all changes to a config, in the order of the ladder.
+
+    These are the remedies that form a valid config and act on something the config does, and the configs in `tried`
+    that add rungs. A config that was not run helps only if it is expected to beat `fastest`, the images/s of the
+    fastest measured config in its place.
+    """
+    measured = {frozenset(config): measurement for config, measurement in (tried or {}).items()}
+    configs: dict[frozenset[str], tuple[tuple[str, ...], str]] = {}
     for remedy in REMEDIES:
-        config = _with(rungs, remedy)
-        if config is not None and _acts(remedy.effect, bottleneck) and problem(config) is None:
-            known.setdefault(frozenset(config), (config, remedy.evidence))
+        config = _apply(remedy, rungs)
+        if config is not None and _has_effect(remedy.effect, bottleneck) and problem(config) is None:
+            configs.setdefault(frozenset(config), (config, remedy.evidence))
     for config in tried or ():
         if _adds_to(rungs, config):
-            known.setdefault(frozenset(config), (config, ""))
+            configs.setdefault(frozenset(config), (config, ""))
 
     def gain(config: tuple[str, ...], evidence: str) -> Gain:
         added = tuple(rung for rung in config if rung not in rungs)
         removed = () if added else tuple(rung for rung in rungs if rung not in config)
-        foreseen, (images_per_s, ratio) = expected(config), measured.get(frozenset(config), (None, None))
+        rate, (images_per_s, ratio) = expected(config), measured.get(frozenset(config), (None, None))
         if ratio is not None:
             helps = ratio.low > 1
-        elif foreseen is not None:
-            helps = foreseen.value > max(LEAST_GAIN * bottleneck.images_per_s, fastest)
+        elif rate is not None:
+            helps = rate.value > max(LEAST_GAIN * bottleneck.images_per_s, fastest)
         else:
             helps = bool(_helping(bottleneck) & set(effects_of(added, removed)))
-        return Gain(added, config, foreseen, helps, images_per_s, ratio, removed, evidence)
+        return Gain(added, config, rate, helps, images_per_s, ratio, removed, evidence)
 
-    return tuple(gain(*config) for config in known.values())
+    return tuple(gain(*config) for config in configs.values())
 
 
 def is_candidate(rungs: Sequence[str]) -> Callable[[Sequence[str]], bool]:
-    """Whether a config may be one of a config's `candidates`."""
-    remedied = {frozenset(config) for remedy in REMEDIES for config in [_with(rungs, remedy)] if config is not None}
+    """Return a predicate: whether a config may be among the `candidates` for a config of these rungs."""
+    remedied = {frozenset(_apply(remedy, rungs) or ()) for remedy in REMEDIES} - {frozenset()}
     return lambda config: _adds_to(rungs, config) or frozenset(config) in remedied
 
 
 def _adds_to(rungs: Sequence[str], config: Sequence[str]) -> bool:
+    """Return whether `config` begins with `rungs` and has more."""
     return len(config) > len(rungs) and tuple(config[: len(rungs)]) == tuple(rungs)
 
 
 def next_rung(gains: Iterable[Gain], dominant: PhaseCost | None = None) -> Gain | None:
-    """The one to try, of those that act against what holds the cell back: of the smallest additions that were measured
-    the fastest, else of those of which the model expects something the one that brings most, else the first on the
-    ladder, of those that act on a `dominant` phase where some do. None when nothing that is known acts against it."""
-    able = [gain for gain in gains if gain.helps]
-    faster = [(len(gain.added), -gain.ratio.value, gain) for gain in able if gain.ratio is not None]
-    if faster:
-        return min(faster, key=lambda entry: entry[:2])[2]
-    foreseen = [(gain.expected.value, gain) for gain in able if gain.expected is not None]
-    if foreseen:
-        return max(foreseen, key=lambda entry: entry[0])[1]
-    on_it = [gain for gain in able if dominant and _is_on(effects_of(gain.added, gain.removed), dominant.name)]
-    return next(iter(on_it or able), None)
+    """Return the gain to try next among those that help, or None if none does.
+
+    Measured gains come first: of the smallest additions, the fastest. Then the gain with the highest expected rate.
+    Otherwise the first on the ladder, preferring those that shorten the `dominant` phase.
+    """
+    helpful = [gain for gain in gains if gain.helps]
+    if fastest := fastest_of_smallest(helpful):
+        return fastest
+    expected = [(gain.expected.value, gain) for gain in helpful if gain.expected is not None]
+    if expected:
+        return max(expected, key=lambda pair: pair[0])[1]
+    on_phase = [gain for gain in helpful if dominant and _shorten(effects_of(gain.added, gain.removed), dominant.name)]
+    return next(iter(on_phase or helpful), None)
 
 
-def _is_on(effects: Iterable[Effect], phase: str) -> bool:
-    """Whether one of the effects shortens a computing phase of a step."""
-    of_one: dict[Effect, tuple[str, ...]] = {"update": ("update",), "curvature": CURVATURE}
-    return any(phase in of_one.get(e, ()) or (e not in of_one and phase not in ("update", *CURVATURE)) for e in effects)
+def fastest_of_smallest(gains: Iterable[Gain]) -> Gain | None:
+    """Return the fastest of the measured gains that add the fewest rungs, or None if none was measured."""
+    measured = [(len(gain.added), -gain.ratio.value, gain) for gain in gains if gain.ratio is not None]
+    return min(measured, key=lambda gain: gain[:2], default=(0, 0.0, None))[2]
 
 
-def _acts(effect: Effect, bottleneck: Bottleneck) -> bool:
-    """Whether there is anything that the effect could save."""
+def _shorten(effects: Iterable[Effect], phase: str) -> bool:
+    """Return whether one of the effects shortens this computing phase."""
+    phases: dict[Effect, tuple[str, ...]] = {"update": ("update",), "curvature": CURVATURE}
+    return any(phase in phases.get(e, ()) or (e not in phases and phase not in ("update", *CURVATURE)) for e in effects)
+
+
+def _has_effect(effect: Effect, bottleneck: Bottleneck) -> bool:
+    """Return whether the cell has any time that the effect could save."""
     if effect == "curvature":
         return any(phase.name in CURVATURE for phase in bottleneck.phases)
     return effect not in _AGAINST["network-bound"] or bool(bottleneck.needs.network_s)
 
 
-def _with(rungs: Sequence[str], remedy: Remedy) -> tuple[str, ...] | None:
-    """The config with a remedy's rungs; None where it has them, has nothing that they replace, or nothing is left."""
+def _apply(remedy: Remedy, rungs: Sequence[str]) -> tuple[str, ...] | None:
+    """Return the config with the remedy applied. None if it has these rungs, nothing to replace, or no rungs left."""
     if not remedy.replaces:
         return None if set(remedy.rungs) <= set(rungs) else tuple(dict.fromkeys((*rungs, *remedy.rungs)))
     if not remedy.replaces & set(rungs):
@@ -214,7 +229,7 @@ def _with(rungs: Sequence[str], remedy: Remedy) -> tuple[str, ...] | None:
 
 
 def _helping(bottleneck: Bottleneck) -> frozenset[Effect]:
-    """The effects that act against what holds it back. On a CPU the host does what a GPU would."""
+    """Return the effects that act against the bottleneck. On a CPU the host also does what a GPU would do."""
     if bottleneck.verdict == "balanced":
         return frozenset().union(*_AGAINST.values())
     on_cpu = bottleneck.verdict == "host-bound" and not bottleneck.on_gpu
@@ -222,47 +237,49 @@ def _helping(bottleneck: Bottleneck) -> frozenset[Effect]:
 
 
 def effects_of(added: Iterable[str], removed: Iterable[str] = ()) -> tuple[Effect, ...]:
-    """The savings of rungs, and of leaving some out, each effect once; rungs that save no time have none."""
-    alone: dict[tuple[tuple[str, ...], frozenset[str]], Effect] = {
+    """Return the savings from adding and removing rungs, each effect once. Rungs that save no time have none."""
+    effects: dict[tuple[tuple[str, ...], frozenset[str]], Effect] = {
         (remedy.rungs, frozenset() if remedy.rungs else remedy.replaces): remedy.effect for remedy in REMEDIES
     }
     keys = [*(((rung,), frozenset[str]()) for rung in added), *(((), frozenset({rung})) for rung in removed)]
-    return tuple(dict.fromkeys(alone[key] for key in keys if key in alone))
+    return tuple(dict.fromkeys(effects[key] for key in keys if key in effects))
 
 
 # -- what a config that was not run is expected to reach ---------------------------------------------------------------
 
 ON_HOST = 0.15
-"""Nine of ten predictions of a step whose works were timed here lay within this share, and in a later set within 0.11
-(docs/method.md): the wider one stands."""
+"""Relative error of a predicted step whose parts were timed on this host: nine of ten predictions lie within it. A
+later set lay within 0.11 (docs/method.md); the wider figure is kept."""
 BY_TABLE = 0.25
-"""The same of a step by the table: as far apart as the virtual GPU and published rates are (docs/virtual.md)."""
+"""Relative error of a step predicted from the table: as far as the virtual GPU and published rates differ
+(docs/virtual.md)."""
 
 
-def images_per_s(images: int, parts: StepTime) -> Interval:
-    """The rate of steps with these parts, and the limits within which nine of ten lie. Parts that were timed on a busy
-    machine took too long: they set no upper limit."""
+def modelled_rate(images: int, parts: StepTime) -> Interval:
+    """Return the rate of steps with these parts, with limits that contain nine of ten predictions. Parts that were
+    timed on a busy machine took too long, so that they give no upper limit."""
     rate, error = images / parts.step_s, ON_HOST if parts.on_host else BY_TABLE
     if parts.lost >= BUSY:
         return Interval(rate, rate, math.inf)
     return Interval(rate, rate * (1 - error), rate * (1 + error))
 
 
-def in_place_of(measured: Bottleneck, own: StepTime, other: StepTime) -> Interval:
-    """The rate of another config on the device of a measured one; `own` are the measured one's parts by the model.
+def expected_rate(measured: Bottleneck, cell_parts: StepTime, other_parts: StepTime) -> Interval:
+    """Return the expected rate of another config on the device of a measured cell. Both parts are by the model.
 
-    On a host that computes all parts add up, and the whole step is in proportion; where either was timed on a busy
-    machine, nothing limits how far that is off. Beside a GPU each stage is in
-    proportion to its own part, and the longest decides again."""
-    if own.on_host:
-        foreseen = images_per_s(measured.images_per_step, other) / (measured.step_s / own.step_s)
-        return Interval(foreseen.value, math.nan, math.nan) if max(own.lost, other.lost) >= BUSY else foreseen
+    On a host that computes, all parts add up and the whole step is scaled; if either was timed on a busy machine, the
+    error has no limits (NaN). With a GPU each stage is scaled by its own part, and the longest decides again.
+    """
+    if cell_parts.on_host:
+        rate = modelled_rate(measured.images_per_step, other_parts) / (measured.step_s / cell_parts.step_s)
+        busy = max(cell_parts.lost, other_parts.lost) >= BUSY
+        return Interval(rate.value, math.nan, math.nan) if busy else rate
     needs = measured.needs
-    gpu_s = own.device_s if needs.gpu_s is None else needs.gpu_s
+    gpu_s = cell_parts.device_s if needs.gpu_s is None else needs.gpu_s
     scaled = StepTime(
-        device_s=gpu_s * other.device_s / own.device_s + needs.network_s,
-        host_s=needs.host_s * other.host_s / own.host_s,
+        device_s=gpu_s * other_parts.device_s / cell_parts.device_s + needs.network_s,
+        host_s=needs.host_s * other_parts.host_s / cell_parts.host_s,
         input_s=needs.input_s or 0.0,
-        overlapped=needs.overlapped or other.overlapped,
+        overlapped=needs.overlapped or other_parts.overlapped,
     )
-    return images_per_s(measured.images_per_step, scaled)
+    return modelled_rate(measured.images_per_step, scaled)

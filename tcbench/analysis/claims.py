@@ -1,11 +1,12 @@
 """The scorecard: the outcomes of a scenario's claims on a machine. Pure functions from claims and records to outcomes.
 
-A comparison is decided by the 95% interval of left's images/s over right's, never by its value: it holds when the whole
-interval lies where the claim says, does not when the whole interval lies elsewhere, and is undecided otherwise. So
-"about" is an equivalence: two configs that merely cannot be told apart are not about equal (D. Schuirmann, "A
-comparison of the two one-sided tests procedure", J. Pharmacokinetics and Biopharmaceutics 15, 1987; with 95% instead of
-90% limits, which is stricter). Batch sizes are judged one by one without a correction, and so is the fastest of several
-configs, which was chosen by the same trials that then speak for it.
+A comparison is decided by the 95% interval of left's images/s over right's, never by its value. The claim holds if the
+whole interval lies where the claim says, does not hold if the whole interval lies elsewhere, and is undecided
+otherwise. "About" is therefore a test of equivalence: two configs whose difference is merely not significant are not
+"about equal" (D. Schuirmann, "A comparison of the two one-sided tests procedure", J. Pharmacokinetics and
+Biopharmaceutics 15, 1987; with 95% instead of 90% limits, which is stricter). Batch sizes are judged one by one without
+correction for multiple tests. There is also no correction for choosing the fastest of several configs by the same
+trials that are then compared.
 """
 
 import math
@@ -20,37 +21,43 @@ import msgspec
 from tcbench.analysis import welch
 from tcbench.analysis.bottleneck import Bottleneck, explain_records
 from tcbench.analysis.stats import Interval
-from tcbench.analysis.summary import CellSummary, Setting, best, by_code, summarise
+from tcbench.analysis.summary import CellSummary, Setting, best, group_by_code, summarise
 from tcbench.analysis.verdict import Rule
-from tcbench.analysis.welch import Estimate, Group
+from tcbench.analysis.welch import Estimate, SampleStats
 from tcbench.core.claim import BOUNDS, COMPARISONS, LOW_PRECISIONS, RUNS, Claim, ClaimSide
 from tcbench.core.record import TAKE_ENOUGH, Cell, Code, Environment, Record
 
 ClaimOutcome = Literal["holds", "does not hold", "undecided", "not measured", "not testable here"]
+"""The outcome of a claim on this machine."""
 OUTCOMES: tuple[ClaimOutcome, ...] = ("holds", "does not hold", "undecided", "not measured", "not testable here")
-"""Not testable here is what this device cannot show, however often it is measured."""
+"""All outcomes. `not testable here` is what this device cannot show, however often it is measured."""
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """An outcome from elsewhere than records of `tcbench run`, and what it rests on in one line."""
+    """An outcome from a source other than the records of `tcbench run`, and its reason in one line."""
 
     outcome: ClaimOutcome
     why: str
 
 
-OtherSource = Callable[[Claim], Evidence | None]
-"""Another source of findings on a claim: training runs, timelines. None where it holds nothing on that claim."""
+EvidenceSource = Callable[[Claim], Evidence | None]
+"""Judges a claim by other evidence, such as training runs or timelines. Returns None if it has none for that claim."""
 
 
 @dataclass(frozen=True)
-class AtBatchSize:
-    """A claim at one batch size. `left` and `right` are the configs that were compared, None where none was there.
-    `ratio` is left's images/s over right's or over the claim's `images_per_s`; its interval is over `unit`, "steps"
-    where a side has one trial only. `more_trials` a side would decide what is undecided (None: no sensible number, or
-    not a matter of trials). `out_of_memory`: a side does not fit, so that there is nothing to compare. `missing`:
-    configs with a batch size that were not measured, as `tcbench run` would be asked for them. `bottleneck`: of the
-    left config, in place of `why`, where the claim is what holds it back."""
+class BatchSizeOutcome:
+    """The outcome of a claim at one batch size.
+
+    - `left`, `right`: the configs compared, None if not available.
+    - `ratio`: left's images/s over right's, or over the claim's `images_per_s`, with an interval over `unit` ("steps"
+      if a side has only one trial).
+    - `more_trials`: how many more trials per side would decide an undecided claim (None: no sensible number, or more
+      trials would not help).
+    - `out_of_memory`: a side does not fit into memory, so there is nothing to compare.
+    - `missing`: the configs that were not measured, each with its batch size, named as for `tcbench run`.
+    - `bottleneck`: the left config's, if the claim is about the bottleneck; it takes the place of `why`.
+    """
 
     batch_size: int
     outcome: ClaimOutcome
@@ -66,26 +73,26 @@ class AtBatchSize:
 
 
 @dataclass(frozen=True)
-class Evaluated:
-    """A claim and what became of it. `why` is one line where the batch sizes do not say it; `command` measures what is
-    missing."""
+class EvaluatedClaim:
+    """A claim with its outcome. `why` is the reason in one line, unless it follows from the outcomes at its batch
+    sizes. `command` measures what is missing."""
 
     claim: Claim
     outcome: ClaimOutcome
-    at: tuple[AtBatchSize, ...] = ()
+    batch_sizes: tuple[BatchSizeOutcome, ...] = ()
     why: str = ""
     command: str | None = None
 
     @property
     def by_one_trial(self) -> bool:
-        """Whether a comparison that it rests on is over the steps of one trial, which says how steady that process was
-        and not how the next one will be."""
-        return any(at.unit == "steps" for at in self.at)
+        """Whether a comparison rests on the steps of one trial, which show how steady that process was but not how
+        trials vary."""
+        return any(outcome.unit == "steps" for outcome in self.batch_sizes)
 
 
 @dataclass(frozen=True)
-class AskedClaims:
-    """The claims on a setting's cells, and the command that runs them, without configs and batch sizes."""
+class ScenarioClaims:
+    """The claims of a scenario, and the command that runs its cells, without configs and batch sizes."""
 
     scenario: str
     claims: tuple[Claim, ...]
@@ -94,82 +101,90 @@ class AskedClaims:
 
 @dataclass(frozen=True)
 class Scorecard:
-    """All claims on one machine in one setting. `cell` stands for the setting: its config and batch size are empty.
-    `commands` measure what is missing. `low`: the low precision that claims were asked of which leave it to the
-    machine; None where none does. `codes`: those that were measured, where other scorecards are of others."""
+    """All claims on one machine in one setting.
+
+    - `cell`: stands for the setting; its config and batch size are empty.
+    - `commands`: measure what is missing.
+    - `low`: the low precision used for claims that leave the choice to the machine; None without such claims.
+    - `codes`: the code that was measured, if it differs between scorecards.
+    """
 
     machine: str | None
     environment: Environment | None
     cell: Cell
     scenario: str
-    claims: tuple[Evaluated, ...]
+    claims: tuple[EvaluatedClaim, ...]
     commands: tuple[str, ...] = ()
     low: str | None = None
     codes: tuple[Code, ...] = ()
 
     def count(self, outcome: ClaimOutcome) -> int:
+        """Return the number of claims with this outcome."""
         return sum(claim.outcome == outcome for claim in self.claims)
 
 
 def scorecards(
     records: Iterable[Record],
-    asked_of: Callable[[Cell], AskedClaims],
-    sources: Sequence[OtherSource] = (),
+    claims_of: Callable[[Cell], ScenarioClaims],
+    sources: Sequence[EvidenceSource] = (),
     lacking: Callable[[str | None], Iterable[str]] = lambda _: (),
 ) -> tuple[Scorecard, ...]:
-    """One scorecard per machine and setting, in the order of first appearance. `records` are those that `store.current`
-    leaves; `asked_of` says what is claimed of a setting; the first of `sources` that knows a claim judges it where
-    records do not; `lacking` says which rungs a machine is known to emulate, whether they were measured or not."""
+    """Return one scorecard per machine and setting, in the order of first appearance.
+
+    - `records`: as returned by `store.current`.
+    - `claims_of`: returns the claims on a setting.
+    - `sources`: the first one that knows a claim judges it if the records cannot.
+    - `lacking`: returns the rungs that a machine is known to emulate, measured or not.
+    """
     cards, settings = [], _by_setting(records)
     several = len({setting.codes for setting in settings}) > 1
     for (machine, cell, codes), measured in settings.items():
-        here = _Here(measured, frozenset(lacking(machine)))
-        asked = asked_of(cell)
-        precision = _low_precision(here)
-        claims = tuple(_evaluated(claim.of(precision), here, asked.run, sources) for claim in asked.claims)
+        cells = _SettingCells(measured, frozenset(lacking(machine)))
+        scenario = claims_of(cell)
+        precision = _low_precision(cells)
+        claims = tuple(_evaluated(claim.of(precision), cells, scenario.run, sources) for claim in scenario.claims)
         environment = next((m.summary.environment for m in measured.values() if m.summary.environment), None)
-        low = precision if any(claim.asks_low for claim in asked.claims) else None
-        commands = _commands(claims, asked.run)
-        named = codes if several else ()
-        cards.append(Scorecard(machine, environment, cell, asked.scenario, claims, commands, low, named))
+        low = precision if any(claim.asks_low for claim in scenario.claims) else None
+        commands = _commands(claims, scenario.run)
+        shown_codes = codes if several else ()
+        cards.append(Scorecard(machine, environment, cell, scenario.scenario, claims, commands, low, shown_codes))
     return tuple(cards)
 
 
 @dataclass(frozen=True)
 class _Measured:
-    """A cell: its summary, and its trials that are ok."""
+    """A measured cell: its summary, and its successful trials."""
 
     summary: CellSummary
-    ok: tuple[Record, ...]
+    trials: tuple[Record, ...]
 
     @property
     def emulated(self) -> tuple[str, ...]:
-        """Rungs that the processor emulated: their speed says nothing of them."""
+        """Rungs that the processor emulated. Their speed says nothing about the rung."""
         return self.summary.environment.emulated if self.summary.environment else ()
 
 
 @dataclass(frozen=True)
-class _Here:
+class _SettingCells:
     """The cells of a setting by config and batch size, and the rungs that its processor is known to emulate."""
 
     cells: Mapping[tuple[str, int], _Measured]
     lacking: frozenset[str] = frozenset()
 
     def emulated(self, side: ClaimSide, cell: _Measured | None) -> tuple[str, ...]:
-        """The rungs of a side that the processor emulates, as its trials say, or what is known without them."""
-        return (
-            cell.emulated
-            if cell
-            else tuple(rung for rung in side.config.rstrip("*").split("+") if rung in self.lacking)
-        )
+        """Return the rungs of a side that the processor emulates, according to its trials or, without trials, to what
+        is known of the machine."""
+        if cell:
+            return cell.emulated
+        return tuple(rung for rung in side.config.rstrip("*").split("+") if rung in self.lacking)
 
 
 def _by_setting(records: Iterable[Record]) -> dict[Setting, dict[tuple[str, int], _Measured]]:
-    """Of settings that differ in their ranks alone that with the fewest: claims are about configs, on one device where
-    that was measured, as in the talk."""
+    """Return the measured cells of each setting. Of settings that differ only in their ranks, the one with the fewest
+    is kept: claims are about configs, on one device if that was measured, as in the talk."""
     records = tuple(records)
     settings: dict[Setting, dict[tuple[str, int], _Measured]] = {}
-    for summary, group in zip(summarise(records), by_code(records).values(), strict=True):
+    for summary, group in zip(summarise(records), group_by_code(records).values(), strict=True):
         measured = _Measured(summary, tuple(record for record in group if record.status == "ok"))
         settings.setdefault(summary.setting, {})[summary.cell.config, summary.cell.batch_size] = measured
     fewest: dict[Setting, Setting] = {}
@@ -178,50 +193,53 @@ def _by_setting(records: Iterable[Record]) -> dict[Setting, dict[tuple[str, int]
     return {setting: cells for setting, cells in settings.items() if setting in fewest.values()}
 
 
-def _low_precision(here: _Here) -> str:
-    """The low precision that the machine computes in: the first that was measured and not emulated; without one, the
-    talk's, whose claims then say what is missing."""
-    measured = {rung for m in here.cells.values() if m.ok and not m.emulated for rung in m.summary.cell.rungs}
+def _low_precision(setting: _SettingCells) -> str:
+    """Return the low precision that the machine computes in: the first that was measured and not emulated. Without any
+    it is the talk's, so that its claims say what is missing."""
+    measured = {rung for m in setting.cells.values() if m.trials and not m.emulated for rung in m.summary.cell.rungs}
     return next((low for low in LOW_PRECISIONS if low in measured), LOW_PRECISIONS[0])
 
 
-def _evaluated(claim: Claim, here: _Here, run: str, sources: Sequence[OtherSource]) -> Evaluated:
+def _evaluated(claim: Claim, setting: _SettingCells, run: str, sources: Sequence[EvidenceSource]) -> EvaluatedClaim:
+    """Return the outcome of a claim over all its batch sizes. `run` is the command that measures the setting."""
     judges = ((COMPARISONS, _compared), (RUNS, _ran), (BOUNDS, _bound))
     judge = next((judge for relations, judge in judges if claim.relation in relations), None)
     if judge is None:
-        return _from_other_source(claim, here, run, sources)
-    at = tuple(judge(claim, batch_size, here) for batch_size in claim.batch_sizes)
-    if any(judged.outcome == "not testable here" for judged in at) and not _has_best(claim):
-        at = tuple(replace(judged, missing=()) for judged in at)  # at other batch sizes it would be emulated too
-    missing = [missing for judged in at for missing in judged.missing]
-    return Evaluated(claim, _together(claim, at), at, command=_command(run, missing))
+        return _from_other_source(claim, setting, run, sources)
+    outcomes = tuple(judge(claim, batch_size, setting) for batch_size in claim.batch_sizes)
+    # Other batch sizes would be emulated too, unless a side is the best of several configs, of which some are not.
+    has_best = any(side is not None and side.best for side in (claim.left, claim.right))
+    if any(judged.outcome == "not testable here" for judged in outcomes) and not has_best:
+        outcomes = tuple(replace(judged, missing=()) for judged in outcomes)
+    missing = [missing for judged in outcomes for missing in judged.missing]
+    return EvaluatedClaim(claim, _overall_outcome(claim, outcomes), outcomes, command=_command(run, missing))
 
 
-def _has_best(claim: Claim) -> bool:
-    """Whether a side is the best of several configs, of which only some may be emulated."""
-    return any(side is not None and side.best for side in (claim.left, claim.right))
-
-
-def _from_other_source(claim: Claim, here: _Here, run: str, sources: Sequence[OtherSource]) -> Evaluated:
+def _from_other_source(
+    claim: Claim, setting: _SettingCells, run: str, sources: Sequence[EvidenceSource]
+) -> EvaluatedClaim:
+    """Return the outcome of a claim that records cannot decide, by the first source that knows it. Without one, the
+    claim is not measured, with the command that would measure it."""
     for finding in filter(None, (source(claim) for source in sources)):
-        return Evaluated(claim, finding.outcome, why=finding.why)
+        return EvaluatedClaim(claim, finding.outcome, why=finding.why)
     if claim.relation == "fewer kernels":
         configs = [side.config for side in (claim.left, claim.right) if side is not None]
-        if any(m.summary.cell.device == "cpu" for m in here.cells.values()):
-            return Evaluated(claim, "not testable here", why="no GPU here, and so no kernels")
-        setting = shlex.split(run)[2:]
+        if any(m.summary.cell.device == "cpu" for m in setting.cells.values()):
+            return EvaluatedClaim(claim, "not testable here", why="no GPU here, and so no kernels")
+        options = shlex.split(run)[2:]
         profiles = [
-            ["tcbench", "profile", config, *setting, "--bs", str(n)] for n in claim.batch_sizes for config in configs
+            ["tcbench", "profile", config, *options, "--bs", str(n)] for n in claim.batch_sizes for config in configs
         ]
         why = "needs timelines of `tcbench profile`, taken on a GPU and named beside the records"
-        return Evaluated(claim, "not measured", why=why, command=" && ".join(map(shlex.join, profiles)))
+        return EvaluatedClaim(claim, "not measured", why=why, command=" && ".join(map(shlex.join, profiles)))
     command = "tcbench numerics --ranks 4" if claim.relation == "scales" else "tcbench numerics"
-    return Evaluated(claim, "not measured", why=f"needs `{command}`", command=command)
+    return EvaluatedClaim(claim, "not measured", why=f"needs `{command}`", command=command)
 
 
-def by_timelines(bottlenecks: Iterable[Bottleneck]) -> OtherSource:
-    """Judge claims by timelines of one machine: kernels per step are the same in every step and need no interval."""
-    kernels = {of.label: of.device.kernels_per_step for of in bottlenecks if of.device is not None}
+def by_timelines(bottlenecks: Iterable[Bottleneck]) -> EvidenceSource:
+    """Return a source that judges claims by timelines of one machine. Kernels per step are the same in every step, so
+    no interval is needed."""
+    kernels = {b.label: b.device.kernels_per_step for b in bottlenecks if b.device is not None}
 
     def by_kernels(claim: Claim) -> Evidence | None:
         if claim.relation != "fewer kernels" or claim.right is None:
@@ -233,17 +251,17 @@ def by_timelines(bottlenecks: Iterable[Bottleneck]) -> OtherSource:
                 return None
             says.append(f"{n}: {left:.0f} kernels per step against {right:.0f}")
             fewer.append(left < right)
-        held = all(fewer) if claim.at == "all" else any(fewer)
-        return Evidence("holds" if held else "does not hold", "; ".join(says))
+        holds = all(fewer) if claim.at == "all" else any(fewer)
+        return Evidence("holds" if holds else "does not hold", "; ".join(says))
 
     return by_kernels
 
 
-def _together(claim: Claim, at: Sequence[AtBatchSize]) -> ClaimOutcome:
-    """Of all, one that does not hold decides; of any, one that holds. What does not fit in memory leaves the rest."""
-    outcomes = {each.outcome for each in at if not each.out_of_memory}
-    ranked: tuple[ClaimOutcome, ...]
-    ranked = ("does not hold", "undecided", "not measured", "not testable here", "holds")
+def _overall_outcome(claim: Claim, batch_sizes: Sequence[BatchSizeOutcome]) -> ClaimOutcome:
+    """Return the outcome over all batch sizes. A claim on all of them fails if it does not hold at one; a claim on any
+    of them holds if it holds at one. Batch sizes that are out of memory do not count."""
+    outcomes = {judged.outcome for judged in batch_sizes if not judged.out_of_memory}
+    ranked: tuple[ClaimOutcome, ...] = ("does not hold", "undecided", "not measured", "not testable here", "holds")
     ordered = ranked if claim.at == "all" else (ranked[-1], *ranked[1:-1], ranked[0])
     return next((outcome for outcome in ordered if outcome in outcomes), "not measured")
 
@@ -251,49 +269,47 @@ def _together(claim: Claim, at: Sequence[AtBatchSize]) -> ClaimOutcome:
 # -- comparisons ---------------------------------------------------------------------------------------------------
 
 
-def _compared(claim: Claim, batch_size: int, here: _Here) -> AtBatchSize:
-    named = [(claim.left, batch_size)]
+def _compared(claim: Claim, batch_size: int, setting: _SettingCells) -> BatchSizeOutcome:
+    """Return the outcome of a comparison at one batch size."""
+    sides = [(claim.left, batch_size)]
     if claim.right is not None:
-        named.append((claim.right, claim.right_batch_size or batch_size))
-    measured = [_fastest(side, size, here) for side, size in named]
-    lacking = [
-        (side, size, cell)
-        for (side, size), cell in zip(named, measured, strict=True)
-        if cell is None or not cell.ok or cell.emulated
-    ]
+        sides.append((claim.right, claim.right_batch_size or batch_size))
+    cells = [(side, size, _fastest(side, size, setting)) for side, size in sides]
+    lacking = [side for side in cells if side[2] is None or not side[2].trials or side[2].emulated]
     if lacking:
-        return _not_compared(here, batch_size, lacking)
-    left, *right = [cell for cell in measured if cell is not None]
+        return _not_compared(setting, batch_size, lacking)
+    left, *right = [cell for _, _, cell in cells if cell is not None]
     return _decided(claim, batch_size, left, right[0] if right else None)
 
 
-def _fastest(side: ClaimSide, batch_size: int, here: _Here) -> _Measured | None:
-    """The cell that is meant; of several the fastest, or else one that tells why there is none."""
-    matching = [m for (name, size), m in here.cells.items() if size == batch_size and side.matches(name)]
+def _fastest(side: ClaimSide, batch_size: int, setting: _SettingCells) -> _Measured | None:
+    """Return the fastest measured cell that a side names, else the one that best explains why none was measured."""
+    matching = [m for (name, size), m in setting.cells.items() if size == batch_size and side.matches(name)]
     fastest = best(measured.summary for measured in matching)
     if fastest is None:
-        # An answer before a fault, and a fault before a skip.
+        # Answers come before faults, and faults before skips.
         order = ("oom", "failed", "crashed", "timeout", "skipped")
         return min(matching, key=lambda m: order.index(m.summary.status), default=None)
     return next(measured for measured in matching if measured.summary is fastest)
 
 
 def _not_compared(
-    here: _Here, batch_size: int, lacking: Sequence[tuple[ClaimSide, int, _Measured | None]]
-) -> AtBatchSize:
+    setting: _SettingCells, batch_size: int, lacking: Sequence[tuple[ClaimSide, int, _Measured | None]]
+) -> BatchSizeOutcome:
+    """Return the outcome of a claim with unmeasured sides. `lacking` holds the side, its batch size and its cell."""
     reasons: dict[str, list[str]] = {}
     missing = []
     for side, size, cell in lacking:
-        found = str(side) if cell is None else cell.summary.cell.config
-        name = f"{found}, batch size {size}" if size != batch_size else found
-        emulated = here.emulated(side, cell)
+        config = str(side) if cell is None else cell.summary.cell.config
+        name = f"{config}, batch size {size}" if size != batch_size else config
+        emulated = setting.emulated(side, cell)
         reasons.setdefault(_why_missing(cell, emulated), []).append(name)
         if not emulated and (cell is None or cell.summary.status not in ("oom", "skipped")):
             missing.append((side.config, size))
     any_emulated = EMULATED in reasons
-    if any_emulated:  # whatever else is missing
+    if any_emulated:  # the other reasons do not matter then
         reasons = {EMULATED: reasons[EMULATED]}
-    return AtBatchSize(
+    return BatchSizeOutcome(
         batch_size=batch_size,
         outcome="not testable here" if any_emulated else "not measured",
         why="; ".join(f"{' and '.join(dict.fromkeys(names))} {why}" for why, names in reasons.items()),
@@ -303,10 +319,11 @@ def _not_compared(
 
 
 EMULATED = "emulated"
-"""Why a config's speed says nothing of it."""
+"""The reason why a config's speed says nothing about it."""
 
 
 def _why_missing(cell: _Measured | None, emulated: Sequence[str] = ()) -> str:
+    """Return in words why a cell has no figure to compare."""
     if emulated:
         return EMULATED
     if cell is None:
@@ -317,17 +334,18 @@ def _why_missing(cell: _Measured | None, emulated: Sequence[str] = ()) -> str:
     return "out of memory" if summary.status == "oom" else f"{summary.status}: {summary.reason}"
 
 
-def _decided(claim: Claim, batch_size: int, left: _Measured, right: _Measured | None) -> AtBatchSize:
-    one = left.summary.throughput
-    assert one is not None
-    stated = Group(one.n, math.log(claim.images_per_s or 1.0), 0.0, math.inf)  # it does not vary
-    other = stated if right is None else right.summary.throughput
-    assert other is not None
+def _decided(claim: Claim, batch_size: int, left: _Measured, right: _Measured | None) -> BatchSizeOutcome:
+    """Return the outcome of a comparison whose sides were measured. Without `right`, the claim states the rate."""
+    numerator = left.summary.throughput
+    assert numerator is not None
+    stated_rate = SampleStats(numerator.n, math.log(claim.images_per_s or 1.0), 0.0, math.inf)  # a constant
+    denominator = stated_rate if right is None else right.summary.throughput
+    assert denominator is not None
     by_trials = all(side is None or side.summary.unit != "steps" for side in (left, right))
-    ratio = welch.log_ratio(one, other).interval()
-    # The steps of one trial tell nothing of how processes differ.
+    ratio = welch.log_ratio(numerator, denominator).interval()
+    # The steps of one trial do not show how trials vary.
     outcome = _outcome(claim, ratio) if by_trials else "undecided"
-    at = AtBatchSize(
+    decided = BatchSizeOutcome(
         batch_size=batch_size,
         outcome=outcome,
         left=left.summary.cell.config,
@@ -336,16 +354,17 @@ def _decided(claim: Claim, batch_size: int, left: _Measured, right: _Measured | 
         unit="trials" if by_trials else "steps",
     )
     if outcome != "undecided":
-        return at
+        return decided
     if not by_trials:
-        return replace(at, why=TAKE_ENOUGH)
-    more = _more_trials(claim, ratio, one, other)
+        return replace(decided, why=TAKE_ENOUGH)
+    more = _more_trials(claim, ratio, numerator, denominator)
     if more is None:
-        return replace(at, why="at the limit: no number of trials would decide")
-    return replace(at, more_trials=more, why=f"about {more} more trial{'s' * (more != 1)} a side would decide")
+        return replace(decided, why="at the limit: no number of trials would decide")
+    return replace(decided, more_trials=more, why=f"about {more} more trial{'s' * (more != 1)} a side would decide")
 
 
 def _outcome(claim: Claim, ratio: Interval) -> ClaimOutcome:
+    """Return whether the ratio lies within the claim's limits, judged by its whole interval."""
     least, most = claim.least, claim.most
     if (least is not None and ratio.high < least) or (most is not None and ratio.low > most):
         return "does not hold"
@@ -353,51 +372,56 @@ def _outcome(claim: Claim, ratio: Interval) -> ClaimOutcome:
     return "holds" if inside else "undecided"
 
 
-def _more_trials(claim: Claim, ratio: Interval, left: Group, right: Group) -> int | None:
-    """The trials a side that would decide on top, if means and variances stayed what they are: the value is to be
-    cleared of every limit that the interval includes, and what clears it of the nearest clears it of the other too."""
+def _more_trials(claim: Claim, ratio: Interval, left: SampleStats, right: SampleStats) -> int | None:
+    """Return how many more trials per side would decide, if means and variances stayed the same.
+
+    The interval must exclude every limit that it includes now; trials that exclude the nearest limit exclude the other
+    too.
+    """
     included = [limit for limit in (claim.least, claim.most) if limit is not None and ratio.holds(limit)]
-    # With no threshold it asks whether the ratio is surely above or below 1, here the limit.
+    # With threshold 0 the rule asks whether the ratio is surely above or below 1, which stands for the limit.
     rule = Rule(threshold=0.0, level=0.025, change_level=0.025)
-    over = [Estimate(left, replace(right, mean=right.mean + math.log(limit))) for limit in included]
-    needed = [rule.more_trials(estimate) for estimate in over]
+    estimates = [Estimate(left, replace(right, mean=right.mean + math.log(limit))) for limit in included]
+    needed = [rule.more_trials(estimate) for estimate in estimates]
     return max((n for n in needed if n is not None), default=None) if None not in needed else None
 
 
-# -- what runs, and what holds it back -----------------------------------------------------------------------------
+# -- whether a config runs, and its bottleneck ---------------------------------------------------------------------
 
 
-def _ran(claim: Claim, batch_size: int, here: _Here) -> AtBatchSize:
-    """Out of memory, a failure and a crash are ways not to run; a timeout is none, and neither is a skip."""
-    cell = here.cells.get((claim.left.config, batch_size))
-    at = AtBatchSize(batch_size, "not measured", left=claim.left.config)
+def _ran(claim: Claim, batch_size: int, setting: _SettingCells) -> BatchSizeOutcome:
+    """Return whether a config runs at one batch size. Running out of memory, failing and crashing mean that it does
+    not; a timeout or a skipped cell is no answer."""
+    cell = setting.cells.get((claim.left.config, batch_size))
+    unmeasured = BatchSizeOutcome(batch_size, "not measured", left=claim.left.config)
     if cell is None:
-        return replace(at, why="never run", missing=((claim.left.config, batch_size),))
+        return replace(unmeasured, why="never run", missing=((claim.left.config, batch_size),))
     summary = cell.summary
     if summary.status in ("skipped", "timeout"):
         missing = ((claim.left.config, batch_size),) if summary.status == "timeout" else ()
-        return replace(at, why=_why_missing(cell), missing=missing)
+        return replace(unmeasured, why=_why_missing(cell), missing=missing)
     if 0 < summary.trials_ok < summary.trials:
-        return replace(at, outcome="undecided", why=f"{summary.trials_ok} of {summary.trials} trials ran")
+        return replace(unmeasured, outcome="undecided", why=f"{summary.trials_ok} of {summary.trials} trials ran")
     ran = summary.status == "ok"
     why = "ran" if ran else _why_missing(cell)
-    return replace(at, outcome="holds" if ran == (claim.relation == "runs") else "does not hold", why=why)
+    return replace(unmeasured, outcome="holds" if ran == (claim.relation == "runs") else "does not hold", why=why)
 
 
-def _bound(claim: Claim, batch_size: int, here: _Here) -> AtBatchSize:
-    cell = here.cells.get((claim.left.config, batch_size))
-    if cell is None or not cell.ok or not all(r.measurement and r.measurement.profiled_steps for r in cell.ok):
-        return _not_compared(here, batch_size, [(claim.left, batch_size, cell)])
-    at = AtBatchSize(batch_size, "not testable here", left=claim.left.config, why="no GPU here")
+def _bound(claim: Claim, batch_size: int, setting: _SettingCells) -> BatchSizeOutcome:
+    """Return whether a config has the claimed bottleneck at one batch size. All its trials must agree."""
+    cell = setting.cells.get((claim.left.config, batch_size))
+    if cell is None or not cell.trials or not all(r.measurement and r.measurement.profiled_steps for r in cell.trials):
+        return _not_compared(setting, batch_size, [(claim.left, batch_size, cell)])
     if cell.summary.cell.device == "cpu":
-        return at
-    said = {_says(claim, record) for record in cell.ok}
-    outcome: ClaimOutcome = said.pop() if len(said) == 1 else "undecided"
-    return replace(at, outcome=outcome, why="", bottleneck=explain_records(cell.ok))
+        return BatchSizeOutcome(batch_size, "not testable here", "no GPU here", left=claim.left.config)
+    outcomes = {_bound_in_trial(claim, record) for record in cell.trials}
+    outcome: ClaimOutcome = outcomes.pop() if len(outcomes) == 1 else "undecided"
+    return BatchSizeOutcome(batch_size, outcome, left=claim.left.config, bottleneck=explain_records(cell.trials))
 
 
-def _says(claim: Claim, record: Record) -> ClaimOutcome:
-    """The outcome by one trial. Two stages that are balanced are neither's, but for a GPU that is none of the two."""
+def _bound_in_trial(claim: Claim, record: Record) -> ClaimOutcome:
+    """Return the outcome by one trial. Balanced stages leave it undecided, unless the GPU's time is unknown: then the
+    GPU is neither of the two."""
     needs = explain_records([record]).needs
     if needs.verdict == "balanced" and needs.gpu_s is not None:
         return "undecided"
@@ -408,19 +432,20 @@ def _says(claim: Claim, record: Record) -> ClaimOutcome:
 
 
 def _command(run: str, missing: Sequence[tuple[str, int]]) -> str | None:
-    """One command that runs all of them, and more where not every config lacks every batch size."""
+    """Return one command that measures all missing cells, or None if there are none. If the configs lack different
+    batch sizes, it also measures some that are not missing."""
     if not missing:
         return None
-    named = dict.fromkeys(config for config, _ in missing)
-    # A glob, as of "best of *", names others too; a name matches itself.
-    widest = [one for one in named if not any(fnmatchcase(one, other) for other in named if other != one)]
+    names = dict.fromkeys(config for config, _ in missing)
+    # A glob (from "best of *") covers the names that it matches.
+    widest = [name for name in names if not any(fnmatchcase(name, other) for other in names if other != name)]
     configs = [] if widest == ["*"] else [word for config in widest for word in ("--config", config)]
     sizes = ",".join(map(str, sorted({size for _, size in missing})))
     return f"{run} {shlex.join([*configs, '--bs', sizes])}"
 
 
-def _commands(claims: Sequence[Evaluated], run: str) -> tuple[str, ...]:
-    """Every command once, those that run cells as one."""
-    missing = [missing for claim in claims for at in claim.at for missing in at.missing]
-    others = [claim.command for claim in claims if not any(at.missing for at in claim.at)]
-    return tuple(dict.fromkeys(command for command in (_command(run, missing), *others) if command))
+def _commands(claims: Sequence[EvaluatedClaim], run: str) -> tuple[str, ...]:
+    """Return the commands for what is missing, each once, with a single command for all cells to run."""
+    missing = [missing for claim in claims for outcome in claim.batch_sizes for missing in outcome.missing]
+    other_commands = [claim.command for claim in claims if not any(outcome.missing for outcome in claim.batch_sizes)]
+    return tuple(dict.fromkeys(command for command in (_command(run, missing), *other_commands) if command))

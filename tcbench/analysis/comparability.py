@@ -1,7 +1,8 @@
-"""Whether two sides measured the same thing: what differs beside what is being compared. Pure functions.
+"""Whether two sides measured the same thing: the differences between them other than the code under comparison. Pure
+functions.
 
-A facet is a kind of difference that a user may allow (`--allow gpu,driver`). The versions of tcbench, its commit and
-the date are no facet: they are what is compared.
+A facet is a kind of difference that a user may allow (`--allow gpu,driver`). The version of tcbench, its commit and the
+date are no facets, since these are what is compared.
 """
 
 import functools
@@ -36,148 +37,147 @@ _FACET_OF = {"input": "input", "measure": "measure", "device": "gpu"}
 _DECODING = ("input", "decoding")
 
 FactValues = Mapping[tuple[str, str], str]
-"""By facet and name of the fact."""
+"""The value of each fact, by facet and name of the fact."""
 
 Values = Mapping[tuple[str, str], Mapping[str, None]]
-"""The different values of each fact, by facet and name."""
+"""The different values of each fact, by facet and name of the fact."""
 
 
 @dataclass(frozen=True)
 class Difference:
-    """A fact in which the two sides differ. A side that mixes several has them all, joined by commas."""
+    """A fact in which the two sides differ. If a side mixes several values, they are joined by commas."""
 
     facet: str
-    what: str
+    fact: str
     base: str
     current: str
 
     @property
     def says(self) -> str:
-        """`driver: 570.86 -> 580.12`."""
-        return f"{self.what}: {self.base} -> {self.current}"
+        """The difference in words: `driver: 570.86 -> 580.12`."""
+        return f"{self.fact}: {self.base} -> {self.current}"
 
 
 def differences(base: Values, current: Values) -> tuple[Difference, ...]:
-    """Of what `values` says of both sides, in the order of FACETS. A fact that one side does not have at all is no
-    difference: trials that were skipped know nothing of their machine."""
+    """Return the differences between the facts of both sides (as returned by `values`), in the order of FACETS. A fact
+    that one side lacks is no difference: skipped trials record nothing about their machine."""
     differing = [
-        Difference(facet, what, _shown(values), _shown(current[facet, what]))
-        for (facet, what), values in base.items()
-        if (facet, what) in current and set(current[facet, what]) != set(values)
+        Difference(facet, fact, _joined(values), _joined(current[facet, fact]))
+        for (facet, fact), values in base.items()
+        if (facet, fact) in current and set(current[facet, fact]) != set(values)
     ]
-    # A package that only one side has.
-    for one, other in ((base, current), (current, base)):
-        for facet, what in one:
-            if facet == "libraries" and (facet, what) not in other and any(f == "libraries" for f, _ in other):
-                versions = (_shown(one[facet, what]), "none")
-                differing.append(Difference(facet, what, *(versions if one is base else reversed(versions))))
+    # Packages that only one side has. A side without any packages did not record them.
+    packages, other_packages = ([key for key in side if key[0] == "libraries"] for side in (base, current))
+    if packages and other_packages:
+        differing += [Difference(*key, _joined(base[key]), "none") for key in packages if key not in current]
+        differing += [Difference(*key, "none", _joined(current[key])) for key in other_packages if key not in base]
     order = list(FACETS)
     return tuple(sorted(differing, key=lambda difference: order.index(difference.facet)))
 
 
-def mixtures(records: Sequence[Record], of: Values) -> tuple[str, ...]:
-    """The facts that the trials of one side do not agree on, commits among it: `commit: a1b2c3, d4e5f6`. `of`: their
-    `values`."""
+def mixtures(records: Sequence[Record], facts: Values) -> tuple[str, ...]:
+    """Return the facts on which the trials of one side disagree, including commits: `commit: a1b2c3, d4e5f6`. `facts`
+    are those of `records`, as returned by `values`."""
     environments = [record.environment for record in records if record.environment]
-    mixed = {what: values for (_, what), values in of.items() if len(values) > 1}
+    mixed = {fact: values for (_, fact), values in facts.items() if len(values) > 1}
     commits = {
         "commit": dict.fromkeys(e.commit or e.tcbench for e in environments),
         "project's commit": dict.fromkeys(e.project_commit for e in environments if e.project_commit),
     }
-    mixed |= {what: values for what, values in commits.items() if len(values) > 1}
-    return tuple(f"{what}: {_shown(values)}" for what, values in mixed.items())
+    mixed |= {fact: values for fact, values in commits.items() if len(values) > 1}
+    return tuple(f"{fact}: {_joined(values)}" for fact, values in mixed.items())
 
 
 def shared(base: Iterable[Record], current: Iterable[Record]) -> int:
-    """The number of trials on both sides: the same record, however its file is called."""
-    trials, others = (
+    """Return the number of trials that are on both sides: equal records, whatever their files are called."""
+    base_trials, current_trials = (
         {(record.run_id, record.cell.key, record.trial, record.started_at): record for record in side}
         for side in (base, current)
     )
-    return sum(encode(trials[key]) == encode(others[key]) for key in trials.keys() & others)
+    common = base_trials.keys() & current_trials
+    return sum(encode(base_trials[key]) == encode(current_trials[key]) for key in common)
 
 
-def beneath(records: Iterable[Record], allow: Collection[str] = ()) -> dict[str, tuple[str, ...]]:
-    """How each run's software stack differs from those of the other runs on its machine, in words: `numpy: 2.4.6`.
-    Facets that `allow` names do not count. The sides of a gate that do not differ have their run's name. Runs that know
-    nothing of their machine are left out."""
+def stack_differences(records: Iterable[Record], allow: Collection[str] = ()) -> dict[str, tuple[str, ...]]:
+    """Return for each run how its software stack differs from the other runs on its machine, in words: `numpy: 2.4.6`.
+
+    Facets in `allow` do not count. Sides of one gate that do not differ otherwise get the name of their run. Runs that
+    recorded nothing about their machine are left out.
+    """
     of_machine = grouped((r.environment.machine, (r.run_id, r)) for r in records if r.environment is not None)
     machines = [grouped(runs) for runs in of_machine.values()]
-    words = {run: said for runs in machines for run, said in _stacks(runs, allow).items()}
-    gates = ((run, OF_GATE.fullmatch(run), of_run) for runs in machines for run, of_run in runs.items())
+    facts = {run: stack for runs in machines for run, stack in _stacks(runs, allow).items()}
+    gates = ((run, OF_GATE.fullmatch(run), group) for runs in machines for run, group in runs.items())
     sides = grouped(
-        ((gate[1], frozenset(r.environment.code for r in of_run if r.environment), words[run]), run)
-        for run, gate, of_run in gates
+        ((gate[1], frozenset(r.environment.code for r in group if r.environment), facts[run]), run)
+        for run, gate, group in gates
         if gate
     )
-    return words | {run: (*words[run], run) for alike in sides.values() if len(alike) > 1 for run in alike}
+    return facts | {run: (*facts[run], run) for equal in sides.values() if len(equal) > 1 for run in equal}
 
 
 def _stacks(runs: Mapping[str, Sequence[Record]], allow: Collection[str]) -> dict[str, tuple[str, ...]]:
-    """The same of one machine. Runs have one stack unless they differ in a fact that both know. Packages are compared
-    cell by cell, since each backend has its own."""
+    """Return the same for the runs of one machine, by run. Two runs have the same stack unless they differ in a fact
+    that both recorded. Packages are compared cell by cell, since each backend has its own."""
     stacks: list[dict[tuple[str, str], dict[str, None]]] = []
-    place_of: dict[str, int] = {}
+    stack_of: dict[str, int] = {}
     for run, records in runs.items():
-        of_cells = {key for cell in {id(r.cell): r.cell for r in records}.values() for key in _of_cell(cell)}
-        of_cells.add(_DECODING)
-        told = dict(values(records))
+        cell_facts = {_DECODING, *(key for cell in {r.cell for r in records} for key in _cell_facts(cell))}
+        recorded = dict(values(records))
         if "libraries" not in allow:
-            of_cell = ((r.cell.key, r.environment.packages) for r in records if r.environment)
-            told |= {(_PACKAGES, key): {" ".join(packages): None} for key, packages in of_cell}
-        facts = {key: dict(told[key]) for key in told if key not in of_cells and key[0] not in allow}
-        alike = (
+            packages = ((r.cell.key, r.environment.packages) for r in records if r.environment)
+            recorded |= {(_PACKAGES, key): {" ".join(names): None} for key, names in packages}
+        facts = {key: dict(recorded[key]) for key in recorded if key not in cell_facts and key[0] not in allow}
+        matching = (
             n for n, stack in enumerate(stacks) if all(facts[key].keys() & stack[key] for key in facts.keys() & stack)
         )
-        place_of[run] = next(alike, len(stacks))
-        stacks += [{}] * (place_of[run] == len(stacks))
-        stacks[place_of[run]] = facts | {key: facts.get(key, {}) | told for key, told in stacks[place_of[run]].items()}
+        number = stack_of[run] = next(matching, len(stacks))
+        stacks += [{}] * (number == len(stacks))
+        stacks[number] = facts | {key: facts.get(key, {}) | values for key, values in stacks[number].items()}
     keys = dict.fromkeys(key for stack in stacks for key in stack)
-    telling = [key for key in keys if len({tuple(stack[key]) for stack in stacks if key in stack}) > 1]
-    words = [tuple(dict.fromkeys(_telling(stack, stacks, telling))) for stack in stacks]
-    return {run: words[place] for run, place in place_of.items()}
+    differing = [key for key in keys if len({tuple(stack[key]) for stack in stacks if key in stack}) > 1]
+    words = [tuple(dict.fromkeys(_stack_words(stack, stacks, differing))) for stack in stacks]
+    return {run: words[number] for run, number in stack_of.items()}
 
 
 _PACKAGES = "packages"
-"""In place of a facet: the names of the packages of a cell."""
+"""Used in place of a facet for the names of the packages of a cell."""
 
 
-def _telling(stack: Values, stacks: Sequence[Values], telling: Iterable[tuple[str, str]]) -> Iterator[str]:
-    """A stack's facts among those in which stacks differ; a package that it alone lacks is `none`."""
-    for facet, what in telling:
-        if (facet, what) not in stack:
+def _stack_words(stack: Values, stacks: Sequence[Values], differing: Iterable[tuple[str, str]]) -> Iterator[str]:
+    """Yield the facts of a stack that differ between stacks, in words. A package that this stack lacks is `none`."""
+    for key in differing:
+        if key not in stack:
             continue
-        if facet != _PACKAGES:
-            yield f"{what}: {_shown(stack[facet, what])}"
+        if key[0] != _PACKAGES:
+            yield f"{key[1]}: {_joined(stack[key])}"
             continue
-        here, *others = (
-            {*" ".join(other[facet, what]).split()} for other in (stack, *stacks) if (facet, what) in other
-        )
-        for name in sorted(here.union(*others) - here.intersection(*others)):
-            yield f"{name}: {_shown(stack['libraries', name] if name in here else ())}"
+        names, *other_names = ({*" ".join(other[key]).split()} for other in (stack, *stacks) if key in other)
+        for name in sorted(names.union(*other_names) - names.intersection(*other_names)):
+            yield f"{name}: {_joined(stack['libraries', name] if name in names else ())}"
 
 
-def distance(one: Cell, other: Cell) -> int:
-    """The number of facts in which two cells differ, the names that bring them together aside."""
-    ours, theirs = _of_cell(one), _of_cell(other)
-    return sum(ours.get(key) != theirs.get(key) for key in ours.keys() | theirs.keys())
+def distance(first: Cell, second: Cell) -> int:
+    """Return the number of facts in which two cells differ. The names by which cells are paired do not count."""
+    facts, other_facts = _cell_facts(first), _cell_facts(second)
+    return sum(facts.get(key) != other_facts.get(key) for key in facts.keys() | other_facts.keys())
 
 
-def alike(cell: Cell) -> frozenset[tuple[tuple[str, str], str]]:
-    """A key that two cells share where their `distance` is 0."""
-    return frozenset(_of_cell(cell).items())
+def fingerprint(cell: Cell) -> frozenset[tuple[tuple[str, str], str]]:
+    """Return a key that two cells share if their `distance` is 0."""
+    return frozenset(_cell_facts(cell).items())
 
 
 def values(records: Iterable[Record]) -> Values:
-    """Each fact's different values in some records, in order. What records share is read once."""
+    """Return the different values of each fact in some records, in order. Objects that records share are read once."""
     collected: dict[tuple[str, str], dict[str, None]] = {}
     seen: set[int] = set()
     for record in records:
         parts: tuple[tuple[Any, Callable[[Any], FactValues]], ...] = (
-            (record.cell, _of_cell),
-            (record.environment, _of_environment),
-            (record.gpu and record.gpu.state, _of_state),
-            # Trials on a GPU from before this was recorded interpolated chroma, as every decoder on the host does.
+            (record.cell, _cell_facts),
+            (record.environment, _environment_facts),
+            (record.gpu and record.gpu.state, _gpu_state_facts),
+            # Older records do not name the decoding: GPU trials interpolated chroma then, as decoders on the host do.
             (record.measurement, lambda measured: {_DECODING: measured.decoding or "as on the host"}),
         )
         for part, facts_of in parts:
@@ -189,24 +189,24 @@ def values(records: Iterable[Record]) -> Values:
 
 
 @functools.lru_cache(4096)
-def _of_cell(cell: Cell) -> FactValues:
+def _cell_facts(cell: Cell) -> FactValues:
     facts: dict[tuple[str, str], str] = {}
     for name, value in settings(cell).items():
         if name == "device":
-            value = value.partition(":")[0]  # which of several like GPUs does not matter
+            value = value.partition(":")[0]  # the index among equal GPUs does not matter
         if name not in _IDENTITY:
             facts[_FACET_OF.get(name.partition(".")[0], "settings"), name] = str(value)
     return facts
 
 
-def _of_environment(environment: Environment) -> FactValues:
+def _environment_facts(environment: Environment) -> FactValues:
     simulated = environment.simulated
     facts: dict[tuple[str, str], str] = {
         ("simulated", "device"): "measured" if simulated is None else "simulated",
         ("gpu", "device name"): environment.device_name,
         ("host", "cpu"): environment.cpu,
         ("host", "cpus"): str(environment.cpus),
-        # The kernel keeps some for itself, and not the same from boot to boot.
+        # Rounded: the kernel reserves some memory, and not the same amount at each boot.
         ("host", "memory"): f"{environment.memory_bytes / 2**30:.0f} GiB",
         ("os", "os"): environment.os,
         ("os", "kernel"): environment.kernel,
@@ -221,8 +221,8 @@ def _of_environment(environment: Environment) -> FactValues:
     if environment.accelerator is not None:
         facts["accelerator", "computed by"] = environment.accelerator
     if environment.variables is not None:
-        set_here = (f"{name}={value}" for name, value in sorted(environment.variables.items()))
-        facts["variables", "variables"] = " ".join(set_here) or "none"
+        assignments = (f"{name}={value}" for name, value in sorted(environment.variables.items()))
+        facts["variables", "variables"] = " ".join(assignments) or "none"
     if environment.ranks is not None:
         facts["ranks", "engine"] = environment.ranks.engine
         facts["ranks", "hosts"] = str(len(environment.ranks.hosts))
@@ -239,11 +239,10 @@ def _of_environment(environment: Environment) -> FactValues:
     return facts
 
 
-def _of_state(state: GpuState) -> FactValues:
+def _gpu_state_facts(state: GpuState) -> FactValues:
     names = ("power_limit_w", "sm_clock_set_mhz", "memory_clock_set_mhz", "ecc", "mig")
-    values: dict[str, Any] = {name: getattr(state, name) for name in names}
-    return {("clocks", name): str(value) for name, value in values.items() if value is not None}
+    return {("clocks", name): str(value) for name in names if (value := getattr(state, name)) is not None}
 
 
-def _shown(values: Iterable[str]) -> str:
+def _joined(values: Iterable[str]) -> str:
     return ", ".join(values) or "none"

@@ -1,6 +1,5 @@
-"""Current results against a base, cell by cell: the ratio with its interval, a verdict, and where a loss sits. Pure
-functions from records to frozen results.
-"""
+"""Current results compared with a base, cell by cell: the ratio with its interval, a verdict, and the phase in which a
+loss occurs. Pure functions from records to frozen results."""
 
 import functools
 import math
@@ -16,7 +15,7 @@ from tcbench.analysis.comparability import Difference
 from tcbench.analysis.phase_tests import PhaseDecision, PhaseTrials, PhaseVerdict
 from tcbench.analysis.phases import by_phase
 from tcbench.analysis.stats import Interval, images_per_s, stall_s, typical
-from tcbench.analysis.summary import by_cell, telling
+from tcbench.analysis.summary import group_by_cell, representative
 from tcbench.analysis.verdict import Decision, HeldBack, Rule
 from tcbench.analysis.welch import LEAST_TRIALS, Estimate
 from tcbench.core.groups import grouped
@@ -27,22 +26,24 @@ Verdict = Literal["regression", "pass", "improved", "inconclusive", "missing", "
 VERDICTS: tuple[Verdict, ...] = (
     *("regression", "missing", "changed status", "inconclusive", "improved", "pass", "new", "not measured"),
 )
-"""From what needs attention first to what needs none."""
+"""All verdicts, those that need attention first."""
 
 ClockName = Literal["host", "device"]
+"""The clock by which the phases of a step were measured."""
 
 SPIKE = 2.0
-"""A step that takes more than so many times its trial's median step is a spike."""
+"""A step that takes more than this multiple of its trial's median step is a spike."""
 
-NOISY, _TELL_NOISE = 0.1, 5
-"""A trial is noisy when the 95% interval of its mean step is this share of it or more to either side: of so many steps
-at least, since that of fewer is wide however alike they are."""
+NOISY, _LEAST_STEPS_FOR_NOISE = 0.1, 5
+"""A trial is noisy if the 95% interval of its mean step reaches this fraction or more to either side. It needs
+`_LEAST_STEPS_FOR_NOISE` steps, since the interval of fewer is always wide."""
 
 _DEVICE_FILLS = 0.9
-"""Phases whose times on the device add up to this share of the step are judged by these; others by the host's."""
+"""If the phases' times on the device add up to this fraction of the step, the device's times are compared, else the
+host's."""
 
 ACCIDENTS: frozenset[Status] = frozenset({"crashed", "timeout"})
-"""Ends of a trial that may be the machine's doing; any other end without a figure is an answer."""
+"""Ways a trial can end that may be the machine's fault. Any other end without a figure is an answer."""
 
 _BROKEN: frozenset[Status] = frozenset({"oom", "failed"})
 
@@ -52,13 +53,13 @@ _THROTTLED = sum(bit for bit, name in THROTTLE_REASONS.items() if name not in _H
 
 @dataclass(frozen=True)
 class Metric:
-    """A figure of one trial. `of` gives None where a record does not tell it."""
+    """A figure of one trial. `read` returns None if a record does not contain it."""
 
     name: str
     says: str
     unit: str
     more_is_better: bool
-    of: Callable[[Record], float | None]
+    read: Callable[[Record], float | None]
 
 
 def _throughput(record: Record) -> float | None:
@@ -72,8 +73,8 @@ def _memory(record: Record) -> float | None:
 
 
 def _energy(record: Record) -> float | None:
-    """Images per joule: throughput over the mean power of the timed pass. None with many ranks: only the GPU of rank 0
-    is watched."""
+    """Return images per joule: throughput divided by the mean power of the timed pass. None with many ranks, since only
+    rank 0's GPU is monitored."""
     rate, power_w = _throughput(record), record.gpu.mean_power_w if record.gpu else None
     return rate / power_w if rate is not None and power_w is not None and record.cell.ranks == 1 else None
 
@@ -91,10 +92,14 @@ METRICS: Mapping[str, Metric] = {
 
 @dataclass(frozen=True)
 class Side:
-    """One cell on one side. `figures`: the metric's, one for each trial that is ok and tells it. `images_per_s` is its
-    throughput by whatever metric it is compared, `median_images_per_s` the same at the median step of each trial, both
-    geometric means over trials. `spikes` is the share of counted steps that are spikes. `notes` name trials that were
-    throttled, noisy or not settled."""
+    """One cell on one side.
+
+    - `figures`: the metric's figures, one for each successful trial that has it.
+    - `images_per_s`: the throughput whatever the metric, and `median_images_per_s` the same at the median step of each
+      trial; both are geometric means over trials.
+    - `spikes`: the fraction of counted steps that are spikes.
+    - `notes`: trials that were throttled, noisy or not settled.
+    """
 
     cell: Cell
     machine: str | None
@@ -110,13 +115,14 @@ class Side:
 
     @property
     def figure(self) -> float | None:
+        """The geometric mean of the figures."""
         return statistics.geometric_mean(self.figures) if self.figures else None
 
 
 @dataclass(frozen=True, eq=False)
 class Trials:
-    """The trials of a cell on one side, with what comparisons take of them, each worked out once: a history compares a
-    commit with the one before and with the one after it."""
+    """The trials of a cell on one side. Derived figures are cached, since a history compares each commit with its
+    predecessor and its successor."""
 
     records: Sequence[Record]
     machine: str | None
@@ -129,11 +135,12 @@ class Trials:
 
     @property
     def identity(self) -> tuple[object, ...]:
-        """The same for cells that differ in nothing, on one machine."""
-        return self.cell.name, self.machine, comparability.alike(self.cell)
+        """A key that is equal for cells without any difference on the same machine."""
+        return self.cell.name, self.machine, comparability.fingerprint(self.cell)
 
     @functools.cached_property
     def facts(self) -> comparability.Values:
+        """The facts of the trials by which comparability is judged."""
         return comparability.values(self.records)
 
     @functools.cached_property
@@ -142,51 +149,52 @@ class Trials:
 
     @functools.cached_property
     def _medians_s(self) -> list[float]:
-        """The median step of each trial that is ok."""
+        """The median step of each successful trial."""
         return [statistics.median(measurement.counted_times_s) for measurement in self._measurements]
 
     @property
     def rates_at_median(self) -> list[float]:
-        """Images per second at the median step of each trial that is ok."""
+        """Images per second at the median step of each successful trial."""
         return [self.cell.images_per_step / median_s for median_s in self._medians_s]
 
     def figures(self, metric: Metric) -> tuple[float, ...]:
+        """Return the metric's figures, one for each successful trial that has it."""
         if metric.name not in self._figures:
-            figures = (metric.of(record) for record in self.records if record.status == "ok")
+            figures = (metric.read(record) for record in self.records if record.status == "ok")
             self._figures[metric.name] = tuple(f for f in figures if f is not None and 0 < f < math.inf)
         return self._figures[metric.name]
 
     @functools.cached_property
     def tuning(self) -> dict[str, None]:
-        """The tuning of cuDNN's plans in words, by trial, each once; none of trials that timed none."""
-        of_trials = ([p for p in m.plans if p.budget_s is not None] for m in self._measurements)
+        """How cuDNN's plans were tuned, in words, each distinct description once. Empty if no trial timed any plans."""
+        timed_plans = ([p for p in m.plans if p.budget_s is not None] for m in self._measurements)
         return {
             f"{sum(p.timed for p in plans)} candidates timed, {sum(p.left_out for p in plans)} left out, "
             f"budget {', '.join(f'{s:g}' for s in sorted({p.budget_s or 0 for p in plans}))} s": None
-            for plans in of_trials
+            for plans in timed_plans
             if plans
         }
 
     @functools.cached_property
     def kernels(self) -> Mapping[str, frozenset[frozenset[tuple[str, str]]]]:
-        """The kernels of each kind of work, by trial, each set once."""
-        of_trials = [grouped((p.work, (p.plan, p.choices)) for p in m.plans) for m in self._measurements]
-        kinds = dict.fromkeys(kind for by_kind in of_trials for kind in by_kind)
-        return {kind: frozenset(frozenset(trial.get(kind, ())) for trial in of_trials) for kind in kinds}
+        """The kernels of each kind of work: the distinct sets that the trials used."""
+        trials = [grouped((p.work, (p.plan, p.choices)) for p in m.plans) for m in self._measurements]
+        kinds = dict.fromkeys(kind for trial in trials for kind in trial)
+        return {kind: frozenset(frozenset(trial.get(kind, ())) for trial in trials) for kind in kinds}
 
     @functools.cached_property
     def fills_device(self) -> bool:
-        """Whether the phases' times on the device are known in every trial and add up to the step."""
+        """Whether every trial has the phases' times on the device, and they add up to the step."""
         return all(map(_fills_device, self._measurements, self._medians_s))
 
     @functools.cached_property
     def times_phases(self) -> bool:
-        """Whether the phases are those of the timed steps in every trial, or fill the step on the device: then they are
-        judged, and not only shown."""
+        """Whether phases are judged and not only shown: in every trial they were measured in the timed steps, or they
+        fill the step on the device."""
         return self.fills_device or all(measurement.phases_are_timed for measurement in self._measurements)
 
     def phase_times(self, clock: ClockName) -> Mapping[str, Sequence[float]]:
-        """The typical time of each phase, one entry per trial."""
+        """Return the typical time of each phase, one figure per trial."""
         if clock not in self._phase_times:
             self._phase_times[clock] = by_phase(
                 (m.phases for m in self._measurements),
@@ -194,16 +202,17 @@ class Trials:
             )
         return self._phase_times[clock]
 
-    def by(self, metric: Metric) -> Side:
+    def side_by_metric(self, metric: Metric) -> Side:
+        """Return this side with the figures of a metric."""
         return replace(self.side, figures=self.figures(metric))
 
     @functools.cached_property
     def side(self) -> Side:
-        """Everything but the figures, which are a metric's."""
-        ok = [record for record in self.records if record.status == "ok"]
-        record = telling(self.records)
-        side = Side(self.cell, self.machine, record.status, record.reason, len(self.records), len(ok))
-        if not ok:
+        """This side without figures, which depend on the metric."""
+        trials_ok = sum(record.status == "ok" for record in self.records)
+        record = representative(self.records)
+        side = Side(self.cell, self.machine, record.status, record.reason, len(self.records), trials_ok)
+        if not trials_ok:
             return side
         trials = zip(self._measurements, self._medians_s, strict=True)
         spikes = [time_s > SPIKE * median_s for m, median_s in trials for time_s in m.counted_times_s]
@@ -217,6 +226,7 @@ class Trials:
 
 
 def _fills_device(measurement: Measurement, median_step_s: float) -> bool:
+    """Return whether the phases of a trial have times on the device that add up to its step."""
     if not measurement.phases or any(not phase.device_s for phase in measurement.phases):
         return False
     total_s = math.fsum(statistics.median(phase.device_s or ()) for phase in measurement.phases)
@@ -225,9 +235,9 @@ def _fills_device(measurement: Measurement, median_step_s: float) -> bool:
 
 @dataclass(frozen=True)
 class PhaseChange:
-    """Median time of one phase, mean over trials. `change_s` is current - base with its 95% interval over trials. Of a
-    phase that is judged beside the whole `slower_by` is the share of the base's step that it takes longer, with the
-    95% interval by the noise that the cells have in common, and `decision` what is sure of it."""
+    """The change of one phase. `base_s` and `current_s` are means over trials of its typical time, and `change_s` is
+    current - base with its 95% interval. If the phase is judged, `slower_by` is the time it gained as a fraction of the
+    base's step, with a 95% interval from pooled noise, and `decision` is the verdict."""
 
     name: str
     base_s: float
@@ -239,14 +249,18 @@ class PhaseChange:
 
 @dataclass(frozen=True)
 class CellComparison:
-    """One cell by one metric. `estimate` is current over base, whichever way is better, with the noise that the cells
-    have in common (`tcbench.analysis.noise`), and `ratio` the same with its 95% interval; both are None unless both
-    sides have two trials. `why` says what a verdict rests on where the ratio does not. `more_trials` a side would
-    decide an inconclusive one (None: no sensible number), `held_back` is the interval that makes it so where `ratio`
-    does not show it. `slower_at_median` is the ratio at the median step where that is surely a loss and the verdict is
-    inconclusive. `phases` are on the `clock` that fills the step, and judged by `phase_trials`; `culprit` is the
-    phase that a loss of throughput sits in, None where none surely grew. `other_kernels`: by phase the kinds of work
-    that the two sides did with different kernels."""
+    """One cell compared by one metric.
+
+    - `estimate`: current / base with pooled noise (`tcbench.analysis.noise`); `ratio`: the same with its 95% interval.
+      None unless both sides have two trials.
+    - `why`: the reason for a verdict that does not follow from the ratio.
+    - `more_trials`: how many more trials per side would decide an inconclusive cell (None: no sensible number).
+    - `held_back`: the interval that keeps it inconclusive, if `ratio` does not show why.
+    - `slower_at_median`: the ratio at the median step, if that is surely a loss and the verdict is inconclusive.
+    - `phases`: by the `clock` that fills the step, judged by `phase_trials`.
+    - `culprit`: the phase that causes a loss of throughput; None if no phase surely grew.
+    - `other_kernels`: by phase, the kinds of work for which the two sides used different kernels.
+    """
 
     metric: Metric
     base: Side | None
@@ -268,6 +282,7 @@ class CellComparison:
 
     @property
     def ratio(self) -> Interval | None:
+        """Current / base with its 95% interval."""
         return None if self.estimate is None else self.estimate.ratio.interval()
 
     @property
@@ -283,9 +298,9 @@ class CellComparison:
 
     @property
     def grew_by_kernels(self) -> bool:
-        """Whether some phase surely grew, and only where the two sides ran different kernels."""
-        grown = {phase.name for phase in self.phases if phase.change_s.low > 0}
-        return bool(grown) and grown <= self.other_kernels.keys()
+        """Whether some phase surely grew, and all that did ran different kernels on the two sides."""
+        slower_names = {phase.name for phase in self.phases if phase.change_s.low > 0}
+        return bool(slower_names) and slower_names <= self.other_kernels.keys()
 
     @property
     def measured(self) -> bool:
@@ -294,24 +309,25 @@ class CellComparison:
 
     @property
     def fails_on_both(self) -> bool:
-        """Whether it runs on neither side; to be skipped, or out of memory, is an answer."""
+        """Whether the cell failed on both sides. Skipped and out of memory are answers, not failures."""
         answers = ("ok", "skipped", "oom")
         return all(side is not None and side.status not in answers for side in (self.base, self.current))
 
     @property
     def by_round(self) -> bool:
-        """Whether rounds were compared, not averages: what moves the machine moves both trials of a round."""
+        """Whether the trials were paired by round, so that drift of the machine cancels."""
         return self.estimate is not None and self.estimate.by_round
 
     @property
     def cell(self) -> Cell:
-        """The current side's; the base's where it is missing."""
+        """The current side's cell, or the base's if the current side is missing."""
         side = self.current or self.base
         assert side is not None
         return side.cell
 
     @property
     def machine(self) -> str | None:
+        """The machine of the current side, or of the base if the current side is missing."""
         side = self.current or self.base
         return side.machine if side else None
 
@@ -327,10 +343,14 @@ class Mean:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Everything that was compared, cell by cell, then metric by metric. `paired` is how many cells both sides have.
-    `notes` tell what the trials of a side do not agree on. `power`: of cells that vary as these do by the first metric,
-    the share that would be called a regression if they were slower by `rule.slowdown`; None where none has a ratio.
-    `phase_power`: of their phases, the share in which a loss of so much of the step would be seen."""
+    """A complete comparison: one entry per cell and metric.
+
+    - `paired`: the number of cells that both sides have.
+    - `notes`: facts on which the trials of a side disagree, and other remarks.
+    - `power`: the statistical power by the first metric: the share of cells that would be called a regression if they
+      were slower by `rule.slowdown`. None if no cell has a ratio.
+    - `phase_power`: the share of phases in which a loss of this fraction of the step would be detected.
+    """
 
     cells: tuple[CellComparison, ...]
     means: tuple[Mean, ...]
@@ -342,29 +362,32 @@ class Comparison:
 
     @property
     def verdicts(self) -> dict[Verdict, int]:
-        """The number of cells with each, from what needs attention first."""
+        """The number of cells with each verdict, those that need attention first."""
         counts = Counter(cell.verdict for cell in self.cells)
         return {verdict: counts[verdict] for verdict in VERDICTS if counts[verdict]}
 
     @property
     def failing(self) -> bool:
+        """Whether any cell fails the comparison."""
         return any(cell.failing for cell in self.cells)
 
     @property
     def inconclusive(self) -> bool:
-        """Whether some cell could not be judged: too little is known of it, or it fails on both sides."""
+        """Whether some cell could not be judged: its trials do not settle it, or it failed on both sides."""
         return any(cell.verdict == "inconclusive" or cell.fails_on_both for cell in self.cells)
 
     @property
     def unsettled(self) -> bool:
-        """Whether nothing was proven: no cell failed, and none is surely not slower."""
+        """Whether nothing was shown: no cell fails, and none is surely not slower."""
         return not self.failing and not any(cell.verdict in ("pass", "improved") for cell in self.cells)
 
     @property
     def differences(self) -> tuple[Difference, ...]:
+        """The differences between the two sides over all cells, each once."""
         return tuple(dict.fromkeys(difference for cell in self.cells for difference in cell.differences))
 
     def refused(self, allowed: Iterable[str]) -> tuple[Difference, ...]:
+        """Return the differences that forbid the comparison because their facet is not allowed."""
         allowed = set(allowed)
         return tuple(d for d in self.differences if d.facet not in allowed)
 
@@ -377,50 +400,54 @@ def compare(
     in_turns: bool = False,
     decisions: Mapping[str, Decision] | None = None,
 ) -> Comparison:
-    """Both sides' records as `store.current` leaves them. `metrics` are names of METRICS. `in_turns`: the i-th trials
-    of both sides ran beside each other, and not the sides one after the other, or apart. All cells that have a ratio
-    are judged together, as one family; `decisions` holds those that are made already, by the cell's key, as a gate
-    makes them, look by look. Cells pair by config, batch size and ranks; where a side has several of those (two
-    machines, two inputs), the most alike pair first. Whether a pair may be compared at all is `Comparison.refused`'s to
-    say."""
+    """Return the comparison of two sides' records, which come from `store.current`.
+
+    - `metrics`: names in METRICS.
+    - `in_turns`: the i-th trials of both sides ran in the same round, rather than one side after the other.
+    - `decisions`: decisions already made, by cell key; a gate decides some cells at an interim look.
+
+    All cells with a ratio are judged together as one family. Cells are paired by config, batch size and ranks; if a
+    side has several of these (two machines, two inputs), the most similar are paired first. `Comparison.refused` tells
+    whether the comparison is allowed at all.
+    """
     rule = rule or Rule()
     bases, currents = (
-        [Trials(records, machine) for (machine, _), records in by_cell(side).items()] for side in (base, current)
+        [Trials(records, machine) for (machine, _), records in group_by_cell(side).items()] for side in (base, current)
     )
     pairs = _pairs(bases, currents)
     chosen = [METRICS[name] for name in metrics]
     drafts = [_draft(before, after, metric, in_turns) for before, after in pairs for metric in chosen]
-    whole = rule.among(sum(draft.estimate is not None for draft in drafts))
+    cell_rule = rule.among(sum(draft.estimate is not None for draft in drafts))
     phases = [draft.phase_trials for draft in drafts]
-    of_cells = phase_tests.judge(phases, whole)
-    cells = _judged(drafts, whole, of_cells, decisions)
-    ratios = [(m, [c.estimate.ratio for c in cells if c.metric is m and c.estimate is not None]) for m in chosen]
+    phase_verdicts = phase_tests.judge(phases, cell_rule)
+    cells = _judged(drafts, cell_rule, phase_verdicts, decisions)
+    ratios = grouped((cell.metric, cell.estimate.ratio) for cell in cells if cell.estimate is not None)
     return Comparison(
         cells=cells,
-        means=tuple(Mean(m, welch.geometric_mean(of_it).interval(), len(of_it)) for m, of_it in ratios if of_it),
+        means=tuple(Mean(m, welch.geometric_mean(ratios[m]).interval(), len(ratios[m])) for m in chosen if m in ratios),
         rule=rule,
         paired=sum(before is not None and after is not None for before, after in pairs),
         notes=(
             *(*_ran_other_kernels(pairs), *_mixed("base", bases), *_mixed("current", currents)),
             *(*_versions(bases, currents), *_tuned(pairs), *(() if in_turns else _drifting(pairs))),
         ),
-        power=power([cell for cell in cells if cell.metric is chosen[0]], whole),
-        phase_power=phase_tests.power(phases, of_cells, whole),
+        power=power([cell for cell in cells if cell.metric is chosen[0]], cell_rule),
+        phase_power=phase_tests.power(phases, phase_verdicts, cell_rule),
     )
 
 
 def compare_cell(base: Trials, current: Trials, metric: Metric, rule: Rule) -> CellComparison:
-    """One cell by itself, by one metric."""
+    """Return the comparison of one cell by one metric, judged by itself."""
     draft = _draft(base, current, metric)
     [judged] = _judged([draft], rule, phase_tests.judge([draft.phase_trials], rule))
     return judged
 
 
 def power(cells: Sequence[CellComparison], rule: Rule, trials: int | None = None) -> float | None:
-    """Of cells that vary as these do, the share that `rule` would call a regression if they were slower by
-    `rule.slowdown`, with the trials that they have, or with `trials` a side."""
+    """Return the statistical power: the share of cells that `rule` would call a regression if they were slower by
+    `rule.slowdown`, with their present trials or with `trials` a side."""
     estimates = [cell.estimate for cell in cells if cell.estimate is not None]
-    shares = [rule.power(e.grown(max(0, trials - e.n) if trials else 0)) for e in estimates]
+    shares = [rule.power(e.with_more_trials(max(0, trials - e.n) if trials else 0)) for e in estimates]
     return statistics.fmean(shares) if shares else None
 
 
@@ -428,31 +455,31 @@ _Pair = tuple["Trials | None", "Trials | None"]
 
 
 def _pairs(bases: Sequence[Trials], currents: Sequence[Trials]) -> list[_Pair]:
-    """The cells that belong together, in the base's order; what only current has comes last. Cells that are alike pair
-    at once; the others by how many facts differ, within a config and batch size."""
+    """Return the pairs of cells in the base's order, then those that only current has. Cells without any difference are
+    paired first, then others of the same config and batch size, those with the fewest differences first."""
     exact = grouped((currents[j].identity, j) for j in reversed(range(len(currents))))
     partner = {i: twins.pop() for i, trials in enumerate(bases) if (twins := exact.get(trials.identity))}
-    taken = set(partner.values())
-    left = grouped((trials.cell.name, j) for j, trials in enumerate(currents) if j not in taken)
+    paired = set(partner.values())
+    unpaired = grouped((trials.cell.name, j) for j, trials in enumerate(currents) if j not in paired)
     candidates = sorted(
-        (comparability.distance(one.cell, currents[j].cell) + (one.machine != currents[j].machine), i, j)
-        for i, one in enumerate(bases)
+        (comparability.distance(base.cell, currents[j].cell) + (base.machine != currents[j].machine), i, j)
+        for i, base in enumerate(bases)
         if i not in partner
-        for j in left.get(one.cell.name, ())
+        for j in unpaired.get(base.cell.name, ())
     )
     for _, i, j in candidates:
-        if i not in partner and j not in taken:
+        if i not in partner and j not in paired:
             partner[i] = j
-            taken.add(j)
+            paired.add(j)
     return [
         *((trials, currents[partner[i]] if i in partner else None) for i, trials in enumerate(bases)),
-        *((None, trials) for j, trials in enumerate(currents) if j not in taken),
+        *((None, trials) for j, trials in enumerate(currents) if j not in paired),
     ]
 
 
 def _draft(before: Trials | None, after: Trials | None, metric: Metric, in_turns: bool = False) -> CellComparison:
-    """A cell by one metric before its ratio is judged. At least one side is there."""
-    base, current = (trials.by(metric) if trials else None for trials in (before, after))
+    """Return a cell's comparison by one metric before its ratio is judged. At least one side must be present."""
+    base, current = (trials.side_by_metric(metric) if trials else None for trials in (before, after))
     pair = CellComparison(metric, base, current, "not measured")
     if base is None or current is None or before is None or after is None:
         verdict: Verdict = "missing" if current is None else "new"
@@ -471,6 +498,7 @@ def _draft(before: Trials | None, after: Trials | None, metric: Metric, in_turns
 
 
 def _by_status(pair: CellComparison, base: Side, current: Side) -> CellComparison:
+    """Return the verdict on a pair of which a side has no successful trial."""
     if base.status == current.status:
         return replace(pair, why=f"{base.status} on both sides: {current.reason}")
     reason = current.reason or f"base: {base.reason}"  # at most one of the two is ok
@@ -479,8 +507,11 @@ def _by_status(pair: CellComparison, base: Side, current: Side) -> CellCompariso
 
 
 def _breaks(before: Sequence[Record], after: Sequence[Record]) -> str | None:
-    """The failure that ends trials of current that run to their end otherwise, where base has nothing of the kind:
-    whatever the other trials say, it broke. One crash or timeout may be an accident."""
+    """Return why the current side broke although some of its trials succeeded, or None.
+
+    It broke if trials ended in a failure that no trial of the base had. A single crash or timeout may be an accident
+    and does not count.
+    """
     if any(record.status in (*_BROKEN, *ACCIDENTS) for record in before):
         return None
     ended = [record for record in after if record.status in (*_BROKEN, *ACCIDENTS)]
@@ -492,7 +523,7 @@ def _breaks(before: Sequence[Record], after: Sequence[Record]) -> str | None:
 
 
 def _with_ratio(pair: CellComparison, base: Side, current: Side, in_turns: bool) -> CellComparison:
-    """The ratio of a pair that has figures, inconclusive until it is judged."""
+    """Return the pair with its ratio, inconclusive until it is judged, or with the reason why it has no ratio."""
     least = min(len(base.figures), len(current.figures))
     if least == 0:
         return replace(pair, why=f"no {pair.metric.says} in the records of {'base' if not base.figures else 'current'}")
@@ -503,7 +534,7 @@ def _with_ratio(pair: CellComparison, base: Side, current: Side, in_turns: bool)
         return replace(pair, why=why, more_trials=LEAST_TRIALS - least)
     sides = (("base", base), ("current", current))
     same = [name for name, side in sides if pair.metric is THROUGHPUT and len(set(side.figures)) == 1]
-    if same and not in_turns:  # of copies the interval would be a point, and every loss sure
+    if same and not in_turns:  # the interval of copies would be a point, and any loss would be sure
         why = f"the trials of {' and of '.join(same)} are equal to the last digit, as no two processes are: copies?"
         return replace(pair, why=why)
     estimate = rounds.estimate if in_turns else welch.estimate
@@ -513,59 +544,59 @@ def _with_ratio(pair: CellComparison, base: Side, current: Side, in_turns: bool)
 def _judged(
     drafts: Sequence[CellComparison],
     rule: Rule,
-    of_phases: Sequence[Mapping[str, PhaseVerdict]],
+    phase_verdicts: Sequence[Mapping[str, PhaseVerdict]],
     decisions: Mapping[str, Decision] | None = None,
 ) -> tuple[CellComparison, ...]:
-    """The verdicts of those that have a ratio, by the noise that the cells have in common by one metric: what the whole
-    leaves open may be decided by a phase."""
+    """Return the drafts with their verdicts. Noise is pooled over the cells of each metric. A cell that the whole step
+    leaves inconclusive may be decided by a phase."""
     estimates: dict[int, Estimate] = {}
     for metric in dict.fromkeys(draft.metric for draft in drafts):
-        of_it = {n: d.estimate for n, d in enumerate(drafts) if d.metric is metric and d.estimate is not None}
-        estimates |= zip(of_it, noise.pooled(list(of_it.values())), strict=True)
+        unpooled = {n: d.estimate for n, d in enumerate(drafts) if d.metric is metric and d.estimate is not None}
+        estimates |= zip(unpooled, noise.pooled(list(unpooled.values())), strict=True)
     judged = []
     for number, draft in enumerate(drafts):
-        estimate = estimates.get(number)
-        cell = _with_verdicts(replace(draft, estimate=estimate), of_phases[number])
+        estimate, phases = estimates.get(number), phase_verdicts[number]
+        cell = _with_phase_verdicts(replace(draft, estimate=estimate), phases)
         if estimate is not None and draft.verdict == "inconclusive":
-            # The rule speaks of figures of which more is better.
+            # The rule expects figures where more is better.
             better = estimate if draft.metric.more_is_better else estimate.inverse
-            made = (decisions or {}).get(draft.cell.key)
-            decision = made or rule.judge(better.ratio)
-            if made is None and decision == "inconclusive" and phase_tests.lost(of_phases[number]):
+            earlier_decision = (decisions or {}).get(draft.cell.key)
+            decision = earlier_decision or rule.judge(better.ratio)
+            if earlier_decision is None and decision == "inconclusive" and phase_tests.lost(phases):
                 decision = "regression"
             held_back = rule.held_back(better.ratio)
             median = draft.at_median.ratio if draft.at_median and decision == "inconclusive" else None
-            surely = median is not None and median.error > 0 and rule.judge(median) == "regression"
+            is_slower = median is not None and median.error > 0 and rule.judge(median) == "regression"
             cell = replace(
                 cell,
                 verdict=decision,
                 failing=decision == "regression",
                 more_trials=rule.more_trials(better) if decision == "inconclusive" else None,
                 held_back=held_back if held_back is None or draft.metric.more_is_better else held_back.inverse,
-                slower_at_median=median.interval() if surely and median else None,
+                slower_at_median=median.interval() if is_slower and median else None,
             )
         judged.append(cell if cell.verdict == "regression" else replace(cell, culprit=None))
     return tuple(judged)
 
 
 def phase_trials(before: Trials, after: Trials, step_s: float, by_round: bool) -> PhaseTrials:
-    """The phases of both sides as they are judged; none where either side's are not those of
-    the timed steps, or the two have different phases."""
+    """Return the phases of both sides as they are judged. None are judged if either side's phases were not measured in
+    the timed steps, or if the two sides have different phases."""
     clock: ClockName = "device" if before.fills_device else "host"
-    times, others = before.phase_times(clock), after.phase_times(clock)
+    base_times, current_times = before.phase_times(clock), after.phase_times(clock)
     timed = before.times_phases and after.times_phases and before.fills_device == after.fills_device
-    if not timed or times.keys() != others.keys():
+    if not timed or base_times.keys() != current_times.keys():
         return phase_tests.NONE
-    return PhaseTrials(step_s, times, others, by_round)
+    return PhaseTrials(step_s, base_times, current_times, by_round)
 
 
 def _attributed(pair: CellComparison, before: Trials, after: Trials, in_turns: bool) -> CellComparison:
-    """The phases of both sides, and the one that grew most, if any surely grew."""
+    """Return the pair with the changes of its phases, and with the phase that grew most, if any surely grew."""
     clock: ClockName = "device" if before.fills_device and after.fills_device else "host"
-    times, others = before.phase_times(clock), after.phase_times(clock)
+    current_times = after.phase_times(clock)
     difference, changes = rounds.difference if in_turns else welch.difference, []
-    for name in times:
-        base_s, current_s = times[name], others.get(name, ())
+    for name, base_s in before.phase_times(clock).items():
+        current_s = current_times.get(name, ())
         if min(len(base_s), len(current_s)) < LEAST_TRIALS:
             continue
         means_s = statistics.fmean(base_s), statistics.fmean(current_s)
@@ -578,23 +609,29 @@ def _attributed(pair: CellComparison, before: Trials, after: Trials, in_turns: b
 
 
 def _grown_most(changes: Iterable[PhaseChange]) -> PhaseChange | None:
+    """Return the phase that grew most among those that surely grew, or None."""
     grown = [change for change in changes if change.change_s.low > 0]
     return max(grown, key=lambda change: change.change_s.value, default=None)
 
 
-def _with_verdicts(cell: CellComparison, judged: Mapping[str, PhaseVerdict]) -> CellComparison:
-    """With what is sure of its phases; the one that surely lost most is the culprit."""
+def _with_phase_verdicts(cell: CellComparison, judged: Mapping[str, PhaseVerdict]) -> CellComparison:
+    """Return the cell with the verdicts on its phases. The phase that surely lost most is the culprit."""
     if not judged:
         return cell
-    told = [(change, judged.get(change.name)) for change in cell.phases]
-    changes = [replace(change, slower_by=of.slower_by, decision=of.decision) if of else change for change, of in told]
+    changes = [
+        replace(change, slower_by=verdict.slower_by, decision=verdict.decision)
+        if (verdict := judged.get(change.name))
+        else change
+        for change in cell.phases
+    ]
     name = phase_tests.lost(judged)
     culprit = next((change for change in changes if change.name == name), None) or _grown_most(changes)
     return replace(cell, phases=tuple(changes), culprit=culprit)
 
 
 def _trial_notes(records: Sequence[Record]) -> tuple[str, ...]:
-    """Reasons to doubt a trial: its end, a GPU that throttled, a busy machine, steps that vary or had not settled."""
+    """Return reasons to doubt trials: their end, a throttled GPU, a busy machine, steps that vary or had not
+    settled."""
     notes = []
     for record in records:
         measurement, name = record.measurement, f"trial {record.trial + 1}"
@@ -612,7 +649,7 @@ def _trial_notes(records: Sequence[Record]) -> tuple[str, ...]:
             median_s = statistics.median(measurement.counted_times_s)
             notes.append(f"{name} stalled (a step of {longest_s:.3g} s, median {median_s:.3g} s)")
         half = relative_half_width(measurement.counted_times_s)
-        if half >= NOISY and len(measurement.counted_times_s) >= _TELL_NOISE:
+        if half >= NOISY and len(measurement.counted_times_s) >= _LEAST_STEPS_FOR_NOISE:
             notes.append(f"{name} noisy (mean step {f'± {half:.0%}' if half < 1 else '± >100%'})")
         if not measurement.warmup_settled:
             notes.append(f"{name} not settled when its warm-up ended")
@@ -620,16 +657,16 @@ def _trial_notes(records: Sequence[Record]) -> tuple[str, ...]:
 
 
 def _versions(*sides: Sequence[Trials]) -> tuple[str, ...]:
-    """A note where the versions of tcbench that measured the sides differ."""
-    known = ({r.environment.tcbench for trials in side for r in trials.records if r.environment} for side in sides)
-    base, current = (", ".join(sorted(versions)) for versions in known)
+    """Return a note if the sides were measured by different versions of tcbench."""
+    versions = ({r.environment.tcbench for trials in side for r in trials.records if r.environment} for side in sides)
+    base, current = (", ".join(sorted(side)) for side in versions)
     return (f"base was measured by tcbench {base}, current by {current}",) * (
         base != current and "" not in (base, current)
     )
 
 
 def _tuned(pairs: Sequence[_Pair]) -> tuple[str, ...]:
-    """A note where plans were not tuned alike on both sides; the first such cell tells how."""
+    """Return a note if cuDNN's plans were tuned differently on both sides, with the first such cell as an example."""
     both = [(base, current) for base, current in pairs if base and current and base.tuning and current.tuning]
     differing = [(base, current) for base, current in both if base.tuning.keys() != current.tuning.keys()]
     return tuple(
@@ -640,7 +677,7 @@ def _tuned(pairs: Sequence[_Pair]) -> tuple[str, ...]:
 
 
 def _drifting(pairs: Sequence[_Pair]) -> tuple[str, ...]:
-    """A note on the cells of which both sides become slower, or faster, from trial to trial."""
+    """Return a note on cells that become slower, or faster, from trial to trial on both sides."""
     both = [(base, current) for base, current in pairs if base and current]
     signs = [rounds.trend(*(side.figures(THROUGHPUT) for side in pair), tests=len(both)) for pair in both]
     return tuple(
@@ -652,13 +689,15 @@ def _drifting(pairs: Sequence[_Pair]) -> tuple[str, ...]:
 
 
 def other_kernels(base: Trials, current: Trials) -> Mapping[str, Sequence[str]]:
-    """Return by phase the kinds of work that both sides did, with different kernels. Records that hold no digest of the
-    choices are compared by the kernels' names alone."""
+    """Return, by phase, the kinds of work that the two sides did with different kernels. Records without a digest of
+    the choices are compared by the kernels' names alone."""
     sides = [(kind, base.kernels[kind], current.kernels[kind]) for kind in base.kernels if kind in current.kernels]
     return grouped((_phase_of(kind), kind) for kind, before, after in sides if _differ(before, after))
 
 
 def _differ(base: frozenset[frozenset[tuple[str, str]]], current: frozenset[frozenset[tuple[str, str]]]) -> bool:
+    """Return whether the two sides used different kernels for one kind of work. Each set holds the trials' sets of
+    (name, digest of choices)."""
     if all(digest for trial in base | current for _, digest in trial):
         return base != current
     before, after = ({frozenset(name for name, _ in trial) for trial in side} for side in (base, current))
@@ -674,7 +713,8 @@ def _phase_of(kind: str) -> str:
 
 
 def _ran_other_kernels(pairs: Sequence[_Pair]) -> tuple[str, ...]:
-    """A note where both sides ran different kernels for the same work, with the phases in which they lie."""
+    """Return a note if the two sides ran different kernels for the same work, with the first such cell as an
+    example."""
     both = [(base, other_kernels(base, current)) for base, current in pairs if base and current]
     differing = [(base, phases) for base, phases in both if phases]
     return tuple(
@@ -685,6 +725,6 @@ def _ran_other_kernels(pairs: Sequence[_Pair]) -> tuple[str, ...]:
 
 
 def _mixed(side: str, cells: Sequence[Trials]) -> tuple[str, ...]:
-    """The facts that trials of one cell do not agree on, each once for the side."""
+    """Return a note for each fact on which the trials of a cell disagree, each once per side."""
     mixed = dict.fromkeys(note for cell in cells for note in comparability.mixtures(cell.records, cell.facts))
     return tuple(f"{side} mixes {note}" for note in mixed)

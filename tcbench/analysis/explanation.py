@@ -1,14 +1,23 @@
-"""The bottleneck of each cell of a whole matrix, and the rung to try next. Pure functions of records."""
+"""The bottleneck of each cell of a matrix, and the rung to try next. Pure functions of records."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import msgspec
 
-from tcbench.analysis.advice import Gain, Problem, Tried, candidates, in_place_of, is_candidate, next_rung
+from tcbench.analysis.advice import (
+    Gain,
+    Problem,
+    Tried,
+    candidates,
+    expected_rate,
+    fastest_of_smallest,
+    is_candidate,
+    next_rung,
+)
 from tcbench.analysis.bottleneck import Bottleneck, explain_records
 from tcbench.analysis.stats import Interval
-from tcbench.analysis.summary import CellSummary, by_code, ratio, summarise
+from tcbench.analysis.summary import CellSummary, group_by_code, ratio, summarise
 from tcbench.core.groups import grouped
 from tcbench.core.record import Cell, Record
 from tcbench.core.step_time import StepTime
@@ -16,8 +25,8 @@ from tcbench.core.step_time import StepTime
 
 @dataclass(frozen=True)
 class Explanation:
-    """A cell: what was measured, what holds it back (None where nothing was measured), what could be added, and which
-    of that to try next (None where nothing known would help)."""
+    """A cell's summary, its bottleneck (None if it was not measured), the gains from rungs that could be added, and the
+    one to try next (None if no known rung would help)."""
 
     summary: CellSummary
     bottleneck: Bottleneck | None
@@ -26,12 +35,13 @@ class Explanation:
 
     @property
     def checked(self) -> tuple[Gain, ...]:
-        """A rung that could be added and was measured too: the model against the measurement."""
+        """Gains that were measured too, so that the model can be compared with the measurement."""
         return tuple(gain for gain in self.gains if gain.measured_images_per_s is not None)
 
     @property
     def slower(self) -> tuple[Gain, ...]:
-        """The smallest additions that were tried already and are surely slower: by one trial each nothing is."""
+        """The smallest additions that were tried and are surely slower. Empty with one trial per config, which settles
+        nothing."""
         if self.summary.unit == "steps":
             return ()
         least = min((len(gain.added) for gain in self.checked), default=0)
@@ -39,11 +49,10 @@ class Explanation:
 
     @property
     def undecided(self) -> Gain | None:
-        """Where nothing surely helps: the fastest of the smallest additions that were tried and may be faster."""
+        """If nothing surely helps: the fastest of the smallest additions that were tried and may be faster."""
         if self.advice is not None or self.summary.unit == "steps":
             return None
-        may_help = [(len(gain.added), -gain.ratio.value, gain) for gain in self.gains if gain.ratio and gain.may_help]
-        return min(may_help, key=lambda entry: entry[:2], default=(0, 0.0, None))[2]
+        return fastest_of_smallest(gain for gain in self.gains if gain.may_help)
 
 
 def explain(
@@ -51,50 +60,55 @@ def explain(
     problem: Callable[[CellSummary], Problem] = lambda _: lambda _: None,
     parts: Mapping[Cell, StepTime] | None = None,
 ) -> tuple[Explanation, ...]:
-    """One explanation per machine, cell and code, in the order of first appearance. `records` are those that
-    `store.current` leaves. `problem`: says of a cell which rungs do not make a config on its device; `parts`: what the
-    model of a step's time has told of cells."""
+    """Return one explanation per machine, cell and code, in the order of first appearance.
+
+    `records` come from `store.current`. `problem` returns, for a cell, the function that says why a list of rungs is no
+    config on its device. `parts` holds the modelled step times of cells, if known.
+    """
     records = tuple(records)
     summaries = summarise(records)
-    groups, beside = by_code(records), grouped((_place(summary), summary) for summary in summaries)
+    groups, places = group_by_code(records), grouped((_place(summary), summary) for summary in summaries)
 
-    def of(summary: CellSummary) -> Explanation:
+    def explain_cell(summary: CellSummary) -> Explanation:
         trials = [record for record in groups[summary.key] if record.status == "ok"]
         if summary.images_per_s is None or not all(r.measurement and r.measurement.profiled_steps for r in trials):
             return Explanation(summary, None)
-        bottleneck, tried = explain_records(trials), _beside(summary, beside[_place(summary)])
-        own = (parts or {}).get(summary.cell)
+        neighbours = places[_place(summary)]
+        bottleneck, tried = explain_records(trials), _tried_configs(summary, neighbours)
+        cell_parts = (parts or {}).get(summary.cell)
 
         def expected(rungs: Sequence[str]) -> Interval | None:
             other = (parts or {}).get(with_rungs(summary.cell, rungs))
-            return None if own is None or other is None else in_place_of(bottleneck, own, other)
+            return None if cell_parts is None or other is None else expected_rate(bottleneck, cell_parts, other)
 
-        rates = [other.images_per_s.value for other in beside[_place(summary)] if other.images_per_s]
-        gains = candidates(bottleneck, summary.cell.rungs, problem(summary), tried, expected, max(rates))
+        fastest = max(neighbour.images_per_s.value for neighbour in neighbours if neighbour.images_per_s)
+        gains = candidates(bottleneck, summary.cell.rungs, problem(summary), tried, expected, fastest)
         return Explanation(summary, bottleneck, gains, next_rung(gains, bottleneck.dominant))
 
-    return tuple(map(of, summaries))
+    return tuple(map(explain_cell, summaries))
 
 
 def with_rungs(cell: Cell, rungs: Sequence[str]) -> Cell:
-    """The cell of another config in this one's place."""
+    """Return the cell with another config's rungs in its place."""
     if tuple(rungs) == cell.rungs:
         return cell
     return msgspec.structs.replace(cell, config="+".join(rungs), rungs=tuple(rungs))
 
 
 def _place(summary: CellSummary) -> object:
+    """Return what a cell shares with the cells it is compared to: setting, backend and batch size."""
     return summary.setting, summary.cell.backend, summary.cell.batch_size
 
 
-def _beside(summary: CellSummary, summaries: Sequence[CellSummary]) -> dict[tuple[str, ...], Tried]:
-    """Of a place (`_place`): the configs that may be candidates by rungs, ablations apart."""
+def _tried_configs(summary: CellSummary, summaries: Sequence[CellSummary]) -> dict[tuple[str, ...], Tried]:
+    """Return the measured configs among `summaries` that may be candidates for this cell, by rungs, each with its rate
+    and its ratio. `summaries` are of the same place (`_place`). Ablations are excluded."""
     may_be = is_candidate(summary.cell.rungs)
     return {
-        other.cell.rungs: (other.images_per_s.value, over)
+        other.cell.rungs: (other.images_per_s.value, rate_ratio)
         for other in summaries
         if other.cell.scenario_cudnn is None and summary.cell.scenario_cudnn is None and other.images_per_s is not None
         if may_be(other.cell.rungs)
-        for over in [ratio(other, summary)]
-        if over is not None
+        for rate_ratio in [ratio(other, summary)]
+        if rate_ratio is not None
     }

@@ -1,25 +1,32 @@
-"""Whether a phase of the step got slower: judged beside the whole, which varies more than one phase does.
+"""Tests whether a phase of the step became slower, next to the test of the whole step, which varies more than one
+phase.
 
-A phase counts as the throughput of a step in which nothing else changed, base's step over base's step and the seconds
-that the phase gained: so a loss in it has the unit, the threshold, the rules and the moderated noise of the whole. What
-slows a trial slows all its phases: the part of the others' relative change that a phase shares is taken out of its own
-(analysis of covariance; R. Fisher, "Statistical Methods for Research Workers", 4th edition 1932). The others' change is
-that of their seconds, but of a phase that varies more than the whole does only as much of them as one over its variance
-says (W. Cochran, "Problems arising in the analysis of a series of similar experiments", Supplement to the Journal of
-the Royal Statistical Society 4, 1937): it does not hide what all have in common. Steady phases have no more than their
-seconds, so that a small one that changed by itself says little of the others. A cell regresses by a phase where
+A phase is judged by the throughput of a step in which nothing else changed: base step time / (base step time + the
+change of the phase). So a loss in a phase has the unit, the threshold, the rules and the pooled noise of the whole
+step.
 
-- the loss is surely above the threshold, and surely there: the union of all phases' tests (union-intersection: S. Roy,
+Whatever slows a trial slows all its phases. The part of the other phases' relative change that a phase shares is
+therefore subtracted from it (analysis of covariance; R. Fisher, "Statistical Methods for Research Workers", 4th edition
+1932). The other phases are weighted by their seconds, but a phase that varies more than the whole step is also weighted
+by the inverse of its variance (W. Cochran, "Problems arising in the analysis of a series of similar experiments",
+Supplement to the Journal of the Royal Statistical Society 4, 1937), so that it does not hide what all have in common.
+Steady phases get no extra weight, so that a small phase that changed by itself says little about the others.
+
+A cell regresses because of a phase if all of these hold:
+
+- The loss is surely above the threshold, and surely there: the union of all phases' tests (union-intersection: S. Roy,
   "On a heuristic method of test construction and its use in multivariate analysis", Annals of Mathematical Statistics
-  24, 1953), each at the share of the level that it has of the step, since long phases vary most (Bonferroni's
-  inequality with weights: E. Spjotvoll, "On the optimality of some multiple comparison procedures", Annals of
-  Mathematical Statistics 43, 1972);
-- its own times seem to have lost as much: beside phases that got faster one that did not change seems slower;
-- no other phase surely undoes it: with each of the others the sum of both must surely be slower (intersection-union: R.
-  Berger, Technometrics 24, 1982), at a level for all cells, which those that pass leave to the rest (S. Holm, "A simple
-  sequentially rejective multiple test procedure", Scandinavian Journal of Statistics 6, 1979). Where that is not sure
-  the loss is unsettled; work moved only where another phase surely became faster, by its own times, at the same levels;
-- the whole is not settled: what surely lost less than the threshold is no regression.
+  24, 1953). Each test gets the fraction of the level that the phase has of the step, since long phases vary most
+  (weighted Bonferroni: E. Spjotvoll, "On the optimality of some multiple comparison procedures", Annals of Mathematical
+  Statistics 43, 1972).
+- The phase also seems slower without the adjustment. Otherwise a phase that did not change would seem slower only
+  because the others became faster.
+- No other phase makes up for the loss. The sum of the phase and each other phase must surely be slower
+  (intersection-union: R. Berger, Technometrics 24, 1982), at a level for all cells together; cells that pass leave
+  their share to the rest (S. Holm, "A simple sequentially rejective multiple test procedure", Scandinavian Journal of
+  Statistics 6, 1979). If that is not sure, the loss is unsettled. Work moved only if another phase surely became faster
+  by its own times, at the same levels.
+- The whole step is undecided: a step that surely lost less than the threshold is no regression.
 """
 
 import functools
@@ -33,29 +40,32 @@ from typing import Any, Literal
 from tcbench.analysis import noise
 from tcbench.analysis.stats import Interval
 from tcbench.analysis.verdict import Rule
-from tcbench.analysis.welch import LEAST_TRIALS, Estimate, Group
+from tcbench.analysis.welch import LEAST_TRIALS, Estimate, SampleStats
 from tcbench.core.groups import grouped
 
 SHARE = 0.1
-"""The level of "anything changed" that the phases of all cells have together, over that of the wholes, which keep
-theirs: no verdict of a whole is another for its phases. A phase scatters by less than the threshold: that is enough."""
+"""Level of the test that anything changed, for the phases of all cells together, relative to the level of the whole
+steps, which is kept. Phases vary by less than the threshold, so this is enough."""
 
 _MOVED = 0.25
-"""The level of "no other phase undoes it" over that of "anything changed", for all cells together: it is met wherever
-work moved, when all the other tests reject by right."""
+"""Level of the test that no other phase makes up for a loss, for all cells together, relative to the level of the test
+that anything changed. It can be wrong only where work moved and all other tests reject rightly."""
 
 _TELLING = 16
-"""Degrees of freedom, of all cells together, that tell what phases have in common; to tell it takes one."""
+"""Degrees of freedom over all cells that are needed to estimate the change that phases share. The estimate uses one."""
 
 NOTHING: Mapping[Any, Any] = MappingProxyType({})
+"""An empty mapping."""
 PhaseDecision = Literal["slower", "unsettled", "moved", "faster"]
-"""Slower: surely, by more than the threshold, and the step with it. Unsettled: surely slower, but another phase may
-have won as much. Moved: surely slower, and another phase surely became `faster` by more than the threshold."""
+"""`slower`: surely slower by more than the threshold, and the step with it. `unsettled`: surely slower, but another
+phase may have gained as much. `moved`: surely slower, and another phase surely became `faster` by more than the
+threshold."""
 
 
 @dataclass(frozen=True)
 class PhaseTrials:
-    """Seconds of each phase, by trial, beside the base's step. `by_round`: as the whole is compared."""
+    """Seconds of each phase per trial on both sides, and the base's step time. `by_round`: the whole step is compared
+    by round."""
 
     step_s: float
     base: Mapping[str, Sequence[float]]
@@ -64,72 +74,74 @@ class PhaseTrials:
 
     @functools.cached_property
     def names(self) -> tuple[str, ...]:
-        """Of the phases that can be judged: each side has two trials of them."""
+        """Names of the phases that can be judged: those with two trials on each side."""
         return tuple(
             name for name in self.base if min(len(self.base[name]), len(self.current.get(name, ()))) >= LEAST_TRIALS
         )
 
-    def others(self, *names: str) -> tuple[str, ...]:
+    def other_names(self, *names: str) -> tuple[str, ...]:
+        """Return the names of all phases but these."""
         return tuple(name for name in self.names if name not in names)
 
     def share(self, name: str) -> float:
-        """Of the seconds of all phases, those of one; the mean of both sides."""
-        own, every = self._sides_s(name), self._sides_s(*self.names)
-        return statistics.fmean(math.fsum(x) / (math.fsum(y) or math.inf) for x, y in zip(own, every, strict=True))
+        """Return the phase's share of the time in all phases, averaged over base and current."""
+        sides = zip(self._sides_s(name), self._sides_s(*self.names), strict=True)
+        return statistics.fmean(math.fsum(phase_s) / (math.fsum(total_s) or math.inf) for phase_s, total_s in sides)
 
     @functools.cached_property
     def _sides_s(self) -> Callable[..., list[list[float]]]:
-        """Of base and current, by trial: the seconds of some phases together."""
+        """A cached function of phase names: their total seconds in each trial of base and of current."""
 
         def sums(*names: str) -> list[list[float]]:
-            of_sides = []
+            side_sums = []
             for side in (self.base, self.current):
                 trials = min(len(side[name]) for name in self.names)
-                of_sides.append([*map(math.fsum, zip(*(side[name][:trials] for name in names), strict=True))])
-            return of_sides
+                side_sums.append([*map(math.fsum, zip(*(side[name][:trials] for name in names), strict=True))])
+            return side_sums
 
         return functools.cache(sums)
 
     def mean_s(self, *names: str) -> float:
-        """Of base's trials."""
+        """Return the mean seconds of these phases in the base's trials."""
         return statistics.fmean(self._sides_s(*names)[0])
 
     @functools.cached_property
     def _paired(self) -> bool:
+        """Whether the trials of both sides are paired by round."""
         base_s, current_s = self._sides_s(*self.names)
         return self.by_round and len(base_s) == len(current_s)
 
     @functools.cached_property
     def deviations(self) -> Callable[..., list[float]]:
-        """How trials differ in the seconds of some phases together, over their mean: from it on each side, or, as the
-        whole is compared by round, from base to current."""
+        """A cached function of phase names: the relative deviations of their total time from its mean, by trial. With
+        paired rounds, the deviation of current minus that of base; else those of base, then those of current."""
 
         def differ(*names: str) -> list[float]:
-            base, current = (_from_mean(seconds) for seconds in self._sides_s(*names))
+            base, current = (_relative_deviations(seconds) for seconds in self._sides_s(*names))
             return [y - x for x, y in zip(base, current, strict=True)] if self._paired else base + current
 
         return functools.cache(differ)
 
     @functools.cached_property
     def degrees(self) -> int:
-        """Of freedom of the deviations."""
+        """Degrees of freedom of `deviations`."""
         return len(self.deviations(*self.names)) - (1 if self._paired else 2)
 
     @functools.cached_property
     def variance(self) -> Callable[..., float]:
-        """Of the deviations."""
-        return functools.cache(lambda *names: _product(self.deviations(*names), self.deviations(*names)) / self.degrees)
+        """A cached function of phase names: the variance of `deviations`."""
+        return functools.cache(lambda *names: _dot(self.deviations(*names), self.deviations(*names)) / self.degrees)
 
     def estimate(self, *names: str, common: Mapping[str, float] = NOTHING) -> Estimate | None:
-        """The ratio of throughputs if these phases alone had changed; None where one is not there. `common`: the part
-        of another phase's relative change that is taken out of theirs."""
+        """Return the ratio of throughputs if only these phases had changed, or None if one of them is not judged.
+        `common` holds, by other phase, the fraction of its relative change that is subtracted."""
         if not names or not set(names) <= set(self.names):
             return None
         base_s, current_s = self._sides_s(*names)
         for other, part in common.items():
-            seconds = part * self.mean_s(*names) / self.mean_s(other)
+            factor = part * self.mean_s(*names) / self.mean_s(other)
             base_s, current_s = (
-                [own_s - seconds * other_s for own_s, other_s in zip(*sides, strict=True)]
+                [phase_s - factor * other_s for phase_s, other_s in zip(*sides, strict=True)]
                 for sides in zip((base_s, current_s), self._sides_s(other), strict=True)
             )
         rest_s = self.step_s - statistics.fmean(base_s)
@@ -137,132 +149,142 @@ class PhaseTrials:
             return None
         base, current = ([-math.log((rest_s + s) / self.step_s) for s in side] for side in (base_s, current_s))
         if self._paired:
-            return Estimate(Group.plain([x - y for x, y in zip(current, base, strict=True)]))
-        return Estimate(Group.plain(current), Group.plain(base))
+            return Estimate(SampleStats.from_values([x - y for x, y in zip(current, base, strict=True)]))
+        return Estimate(SampleStats.from_values(current), SampleStats.from_values(base))
 
 
-def _from_mean(values: Sequence[float]) -> list[float]:
-    """Of each, the share of the mean that it is above it."""
+def _relative_deviations(values: Sequence[float]) -> list[float]:
+    """Return each value's relative deviation from the mean, x / mean - 1."""
     mean = statistics.fmean(values)
     return [value / mean - 1 if mean else 0.0 for value in values]
 
 
-def _product(some: Sequence[float], others: Sequence[float]) -> float:
-    return math.fsum(x * y for x, y in zip(some, others, strict=True))
+def _dot(first: Sequence[float], second: Sequence[float]) -> float:
+    """Return the dot product."""
+    return math.fsum(x * y for x, y in zip(first, second, strict=True))
 
 
 @dataclass(frozen=True)
 class PhaseVerdict:
-    """A phase's ratio with the noise that the cells have in common, `alone`, and `beside` the other phases: less what
-    it has in common with them from trial to trial; and what is decided of it, if anything."""
+    """The verdict on one phase: its ratio with pooled noise, `unadjusted` and `adjusted` for changes that it shares
+    with the other phases, and the decision, if any."""
 
-    alone: Estimate
-    beside: Estimate
+    unadjusted: Estimate
+    adjusted: Estimate
     decision: PhaseDecision | None = None
 
     @property
     def slower_by(self) -> Interval:
-        """The share of the base's step that it takes longer."""
-        by_beside = self.decision in ("slower", "unsettled")
-        ratio = (self.beside if by_beside else self.alone).inverse.ratio.interval()
+        """How much longer the phase takes, as a fraction of the base's step."""
+        estimate = self.adjusted if self.decision in ("slower", "unsettled") else self.unadjusted
+        ratio = estimate.inverse.ratio.interval()
         return Interval(ratio.value - 1, ratio.low - 1, ratio.high - 1)
 
 
 NONE = PhaseTrials(1.0, {}, {})
-"""Of a cell whose phases are not judged."""
+"""Stands for a cell whose phases are not judged."""
 
 
 def judge(cells: Sequence[PhaseTrials], rule: Rule) -> list[dict[str, PhaseVerdict]]:
-    """The verdicts of each cell's phases; `rule` is that of a whole."""
+    """Return the verdicts on each cell's phases, by phase name. `rule` is the rule for a whole step."""
     judged: list[dict[str, PhaseVerdict]] = [{} for _ in cells]
     for name in dict.fromkeys(name for cell in cells for name in cell.names):
-        alone, beside = _pooled(cells, name), _beside(cells, name)
-        for number in alone.keys() & beside.keys():
-            surely = (
-                alone[number].ratio.value < 1 - rule.threshold
-                and _divided(rule, cells[number].share(name)).judge(beside[number].ratio) == "regression"
+        unadjusted, adjusted = _pooled_estimates(cells, name), _adjusted_estimates(cells, name)
+        for number in unadjusted.keys() & adjusted.keys():
+            is_slower = (
+                unadjusted[number].ratio.value < 1 - rule.threshold
+                and _phase_rule(rule, cells[number].share(name)).judge(adjusted[number].ratio) == "regression"
             )
-            judged[number][name] = PhaseVerdict(alone[number], beside[number], "slower" if surely else None)
-    sums = functools.cache(functools.partial(_beside, cells))
+            judged[number][name] = PhaseVerdict(unadjusted[number], adjusted[number], "slower" if is_slower else None)
+    sums = functools.cache(functools.partial(_adjusted_estimates, cells))
 
-    def undone(number: int, name: str, level: float) -> bool:
-        both = (sums(*sorted((name, other))).get(number) for other in cells[number].others(name))
-        return any(estimate is None or estimate.ratio.limit(1 - level) >= 1 for estimate in both)
+    def may_be_undone(number: int, name: str, level: float) -> bool:
+        pairs = (sums(*sorted((name, other))).get(number) for other in cells[number].other_names(name))
+        return any(estimate is None or estimate.ratio.limit(1 - level) >= 1 for estimate in pairs)
 
-    slower = [(number, name) for number, phases in enumerate(judged) for name, one in phases.items() if one.decision]
-    among, moved = sum(bool(cell.names) for cell in cells), slower
-    of_all = _MOVED * rule.change_level * among
-    level = of_all / max(1, among)
-    while len(moved) > len(still := [one for one in moved if undone(*one, level)]):
-        moved = still
-        level = of_all / max(1, among - len({number for number, _ in set(slower) - set(moved)}))
-    for number, name in moved:
+    slower = [(n, name) for n, phases in enumerate(judged) for name, phase in phases.items() if phase.decision]
+    cell_count, unsure = sum(bool(cell.names) for cell in cells), slower
+    family_level = _MOVED * rule.change_level * cell_count
+    level = family_level / max(1, cell_count)
+    while len(unsure) > len(remaining := [place for place in unsure if may_be_undone(*place, level)]):
+        unsure = remaining
+        level = family_level / max(1, cell_count - len({number for number, _ in set(slower) - set(unsure)}))
+    for number, name in unsure:
         phases = judged[number]
         faster = {
             other: replace(phase, decision="faster")
             for other, phase in phases.items()
-            if _divided(rule, cells[number].share(other)).judge(phase.alone.ratio) == "improved"
+            if _phase_rule(rule, cells[number].share(other)).judge(phase.unadjusted.ratio) == "improved"
         }
         phases |= faster | {name: replace(phases[name], decision="moved" if faster else "unsettled")}
     return judged
 
 
 def lost(phases: Mapping[str, PhaseVerdict]) -> str | None:
-    """The phase that surely lost most; None where none did."""
+    """Return the phase that surely lost most, or None if none surely lost."""
     slower = [name for name, phase in phases.items() if phase.decision == "slower"]
-    return min(slower, key=lambda name: phases[name].beside.ratio.log, default=None)
+    return min(slower, key=lambda name: phases[name].adjusted.ratio.log, default=None)
 
 
 def power(cells: Sequence[PhaseTrials], judged: Sequence[Mapping[str, PhaseVerdict]], rule: Rule) -> float | None:
-    """The share of phases in which a loss of `rule.slowdown` of the step would be seen."""
-    sums = functools.cache(functools.partial(_beside, cells))
-    surely_there = replace(rule, level=0.5, change_level=_MOVED * rule.change_level)
-    shares = []
+    """Return the statistical power: the share of phases in which a loss of `rule.slowdown` of the step would be
+    detected. None without judged phases."""
+    sums = functools.cache(functools.partial(_adjusted_estimates, cells))
+    pair_rule = replace(rule, level=0.5, change_level=_MOVED * rule.change_level)
+    powers = []
     for number, (cell, phases) in enumerate(zip(cells, judged, strict=True)):
         for name, phase in phases.items():
-            both = (sums(*sorted((name, other))).get(number) for other in cell.others(name))
-            seen = [surely_there.power(estimate.ratio) for estimate in both if estimate is not None]
-            shares.append(min(_divided(rule, cell.share(name)).power(phase.beside.ratio), *seen, 1.0))
-    return statistics.fmean(shares) if shares else None
+            pairs = (sums(*sorted((name, other))).get(number) for other in cell.other_names(name))
+            pair_powers = [pair_rule.power(estimate.ratio) for estimate in pairs if estimate is not None]
+            powers.append(min(_phase_rule(rule, cell.share(name)).power(phase.adjusted.ratio), *pair_powers, 1.0))
+    return statistics.fmean(powers) if powers else None
 
 
-def _divided(rule: Rule, share: float) -> Rule:
+def _phase_rule(rule: Rule, share: float) -> Rule:
+    """Return the rule for a phase that takes this share of the step."""
     return replace(rule, level=rule.level * share, change_level=rule.change_level * SHARE * share)
 
 
-def _beside(cells: Sequence[PhaseTrials], *names: str) -> dict[int, Estimate]:
-    """As `_pooled`, less what these phases have in common with the others: the part of the others' relative change from
-    trial to trial that they show too, by least squares over all cells, each weighed by the noise of its whole. Nothing
-    where too few trials tell it."""
-    told = {n: cell for n, cell in enumerate(cells) if {*names} < {*cell.names} and cell.variance(*cell.names)}
-    varied: dict[str, list[float]] = grouped(
+def _adjusted_estimates(cells: Sequence[PhaseTrials], *names: str) -> dict[int, Estimate]:
+    """Return the pooled estimates for these phases together, by cell number, adjusted for changes of the whole trial.
+
+    The phases' relative deviations are regressed on those of the other phases, by least squares over all cells, each
+    cell weighted by the variance of its whole step. Without enough trials for the fit, nothing is subtracted.
+    """
+    varying = {n: cell for n, cell in enumerate(cells) if {*names} < {*cell.names} and cell.variance(*cell.names)}
+    variances: dict[str, list[float]] = grouped(
         (other, cell.variance(other) / cell.variance(*cell.names))
-        for cell in told.values()
-        for other in cell.others(*names)
+        for cell in varying.values()
+        for other in cell.other_names(*names)
     )
-    count = {name: 1 / max(1.0, statistics.fmean(of)) for name, of in varied.items()}
-    weights = {n: _shares({o: count[o] * cell.mean_s(o) for o in cell.others(*names)}) for n, cell in told.items()}
+    precision = {name: 1 / max(1.0, statistics.fmean(ratios)) for name, ratios in variances.items()}
+    weights = {
+        n: _normalised({other: precision[other] * cell.mean_s(other) for other in cell.other_names(*names)})
+        for n, cell in varying.items()
+    }
     product = square = 0.0
-    for n, cell in told.items():
-        own = cell.deviations(*names)
-        change = [0.0] * len(own)
+    for n, cell in varying.items():
+        deviations = cell.deviations(*names)
+        change = [0.0] * len(deviations)
         for other, weight in weights[n].items():
             change = [x + weight * y for x, y in zip(change, cell.deviations(other), strict=True)]
-        product += _product(own, change) / cell.variance(*cell.names)
-        square += _product(change, change) / cell.variance(*cell.names)
-    tell = square and sum(cell.degrees for cell in told.values()) >= _TELLING
-    part = min(1.0, max(0.0, product / square)) if tell else 0.0
-    return _pooled(cells, *names, common={n: {o: part * w for o, w in of.items()} for n, of in weights.items()})
+        product += _dot(deviations, change) / cell.variance(*cell.names)
+        square += _dot(change, change) / cell.variance(*cell.names)
+    enough = square and sum(cell.degrees for cell in varying.values()) >= _TELLING
+    slope = min(1.0, max(0.0, product / square)) if enough else 0.0
+    common = {n: {other: slope * weight for other, weight in cell.items()} for n, cell in weights.items()}
+    return _pooled_estimates(cells, *names, common=common)
 
 
-def _shares(of: Mapping[str, float]) -> dict[str, float]:
-    """Without what has none."""
-    return {name: amount / math.fsum(of.values()) for name, amount in of.items() if amount > 0}
+def _normalised(amounts: Mapping[str, float]) -> dict[str, float]:
+    """Return the positive amounts divided by the total."""
+    return {name: amount / math.fsum(amounts.values()) for name, amount in amounts.items() if amount > 0}
 
 
-def _pooled(
+def _pooled_estimates(
     cells: Sequence[PhaseTrials], *names: str, common: Mapping[int, Mapping[str, float]] = NOTHING
 ) -> dict[int, Estimate]:
-    less = (cell.estimate(*names, common=common.get(n, {})) for n, cell in enumerate(cells))
-    estimates = {n: estimate for n, estimate in enumerate(less) if estimate is not None}
+    """Return the pooled estimates for these phases together, by cell number, after subtracting the `common` changes."""
+    unpooled = (cell.estimate(*names, common=common.get(n, {})) for n, cell in enumerate(cells))
+    estimates = {n: estimate for n, estimate in enumerate(unpooled) if estimate is not None}
     return dict(zip(estimates, noise.pooled(list(estimates.values())), strict=True))

@@ -1,4 +1,4 @@
-"""A cell's phases: the one place that tells how long each takes in a step, by all trials together. Pure functions."""
+"""How long each phase of a cell takes per step, over all its trials. Pure functions."""
 
 import statistics
 from collections.abc import Callable, Iterable, Sequence
@@ -8,13 +8,14 @@ from tcbench.core.groups import grouped
 from tcbench.core.record import Measurement, PhaseTimes, RankPart
 
 ALLREDUCE = "allreduce"
-"""The phase in which ranks average their gradients; where an exchange runs beside backward, what is left of it."""
+"""The phase in which ranks average their gradients. If the exchange overlaps with backward, only the remainder is
+counted here."""
 
 
 @dataclass(frozen=True)
 class PhaseCost:
-    """A phase, per step: `host_s` what the host needs for it, without waiting for the GPU; `device_s` how long the
-    GPU is busy with it, None where that is not known."""
+    """A phase's time per step: `host_s` on the host without waiting for the GPU, and `device_s` on the GPU (None if
+    unknown)."""
 
     name: str
     host_s: float
@@ -22,20 +23,23 @@ class PhaseCost:
 
 
 def step_s(measured: Sequence[Measurement]) -> float:
-    """The geometric mean over trials, as in every table. Raises ValueError where no step counts."""
+    """Return the time per step: the geometric mean over trials, as in every table. Raises ValueError if no step
+    counts."""
     return statistics.geometric_mean(statistics.fmean(m.counted_times_s) for m in measured if m.counted_times_s)
 
 
 def phase_costs(measured: Sequence[Measurement], *, waits: bool = False) -> tuple[PhaseCost, ...]:
-    """The phases of all trials together, in order. Those that the timed steps tell have their share of the step, and
-    add up to it. Of a profiled pass it is the median, but the least of a host that `waits` for its GPU: nothing waits
-    in that pass until the launch queue is full. Of many ranks, those of the one that the others wait for, in each
-    trial: its all-reduce is the exchange alone."""
+    """Return the time per step of each phase over all trials, in order.
+
+    Phases of the timed steps are scaled so that they add up to the step. From a profiled pass the median is taken; if
+    the host `waits` for its GPU the minimum, since in that pass nothing waits until the launch queue is full. With many
+    ranks the phases are those of the critical rank of each trial, whose all-reduce is the exchange alone.
+    """
     trials = [critical_rank(m.ranks).phases if m.ranks else m.phases for m in measured]
-    host_s, device_s = (by_phase(trials, of) for of in (lambda phase: phase.host_s, lambda phase: phase.device_s))
+    host_s, device_s = by_phase(trials, lambda phase: phase.host_s), by_phase(trials, lambda phase: phase.device_s)
     timed = not waits and all(m.phases_are_timed for m in measured)
-    typical = min if waits else statistics.fmean if timed else statistics.median
-    costs_s = {name: typical(times_s) for name, times_s in host_s.items()}
+    average = min if waits else statistics.fmean if timed else statistics.median
+    costs_s = {name: average(times_s) for name, times_s in host_s.items()}
     share = step_s(measured) / sum(costs_s.values()) if timed and costs_s else 1.0
     return tuple(
         PhaseCost(name, share * cost_s, statistics.median(device_s[name]) if name in device_s else None)
@@ -46,16 +50,16 @@ def phase_costs(measured: Sequence[Measurement], *, waits: bool = False) -> tupl
 def by_phase(
     trials: Iterable[Iterable[PhaseTimes]], times_s: Callable[[PhaseTimes], Iterable[float] | None]
 ) -> dict[str, list[float]]:
-    """The times of each phase in all trials together, in the order of the phases; without phases that have none."""
+    """Return the times of each phase over all trials, in the order of the phases. Phases without times are left out."""
     return grouped((phase.name, time_s) for phases in trials for phase in phases for time_s in times_s(phase) or ())
 
 
 def times_s(phase: PhaseTimes) -> tuple[float, ...]:
-    """A phase's time in each step, by the clock of the device where it has one."""
+    """Return a phase's time in each step, measured on the device if it was, else on the host."""
     return phase.device_s or phase.host_s
 
 
 def critical_rank(parts: Sequence[RankPart]) -> RankPart:
-    """The rank that the others wait for: the one that spends the least time in the all-reduce. Its phases make up the
+    """Return the rank that the others wait for: the one with the least time in the all-reduce. Its phases make up the
     step. Raises ValueError without ranks."""
     return min(parts, key=lambda part: sum(sum(times_s(p)) for p in part.phases if p.name == ALLREDUCE))

@@ -1,15 +1,15 @@
-"""Two sides that were measured in turns: where the machine's drift moves both, rounds are compared and not averages.
+"""Compare two sides that took turns: if the machine drifts, the trials of each round are paired.
 
-A gate runs base and current beside each other, round after round. What the machine does meanwhile (a neighbour on the
-same host, heat, clocks) is then common to the two trials of a round and cancels in the difference of their logarithms:
-each round is a block of a randomized block design, and the paired t-test is its analysis (G. Box, J. Hunter and W.
-Hunter, "Statistics for Experimenters", 2nd edition 2005, section 3.2). On a machine that holds still pairing only
-throws away degrees of freedom, so rounds are paired where they drift.
+A gate runs base and current in turns, round after round. Whatever the machine does meanwhile (a neighbour on the same
+host, heat, clocks) affects both trials of a round and cancels in the difference of their logarithms. Each round is a
+block of a randomized block design, and the paired t-test is its analysis (G. Box, J. Hunter and W. Hunter, "Statistics
+for Experimenters", 2nd edition 2005, section 3.2). On a steady machine, pairing only costs degrees of freedom, so
+rounds are paired only if they drift.
 
-The choice must not look at what the paired test then rests on: sides that seem to go together by chance have an error
-that seems small, and choosing by their correlation would raise false alarms. So it looks at the rounds' means alone,
-which say nothing of the differences within rounds: of two normal figures of equal variance the sum and the difference
-are independent. `benchmarks/gate_truth.py` measures what comes of it on machines that drift and machines that do not.
+The decision to pair must not depend on the differences within rounds, on which the paired test rests: choosing by the
+correlation of the sides would raise false alarms. It therefore depends on the means of the rounds alone, which are
+independent of those differences (the sum and the difference of two normal variables of equal variance are independent).
+`benchmarks/gate_truth.py` measures the error rates on machines with and without drift.
 """
 
 import math
@@ -20,36 +20,39 @@ from typing import Literal
 
 from tcbench.analysis import welch
 from tcbench.analysis.stats import Interval
-from tcbench.analysis.welch import LEAST_TRIALS, Estimate, Group
+from tcbench.analysis.welch import LEAST_TRIALS, Estimate, SampleStats
 
 DRIFTS = 0.02
-"""Rounds are paired when the standard deviation of their means is more than this share. A machine that is fit for
-measuring stays far below it: where trials differ by 1%, rounds do by 0.7%."""
+"""Rounds are paired if the standard deviation of their means exceeds this fraction. A machine that is fit for measuring
+stays far below: where trials differ by 1%, rounds differ by 0.7%."""
 
 
 def estimate(numerator: Sequence[float], denominator: Sequence[float]) -> Estimate:
-    """The ratio of two sides' figures, one of each per round, in order: paired where the rounds drift. Raises
-    ValueError below two figures a side, or for one that is not positive and finite."""
+    """Return the ratio of two sides that have one figure per round, in order; paired if the rounds drift. Raises
+    ValueError with fewer than two figures a side, or for a figure that is not positive and finite."""
     logs = [[math.log(figure) for figure in figures] for figures in (numerator, denominator)]
-    return Estimate(_differences(*logs)) if _drifts(*logs) else Estimate(*map(Group.plain, logs))
+    return Estimate(_differences(*logs)) if _drifts(*logs) else Estimate(*map(SampleStats.from_values, logs))
 
 
-def difference(one: Sequence[float], other: Sequence[float]) -> Interval:
-    """one - other of plain values, as `welch.difference`, paired where the rounds drift."""
-    if min(*one, *other) <= 0 or not _drifts(*([math.log(value) for value in values] for values in (one, other))):
-        return welch.difference(one, other)
-    return _differences(one, other).mean_interval
+def difference(minuend: Sequence[float], subtrahend: Sequence[float]) -> Interval:
+    """Return minuend - subtrahend of plain values with its 95% interval, like `welch.difference`, but paired if the
+    rounds drift."""
+    sides = (minuend, subtrahend)
+    if min(*minuend, *subtrahend) <= 0 or not _drifts(*([*map(math.log, side)] for side in sides)):
+        return welch.difference(*sides)
+    return _differences(*sides).mean_interval
 
 
 _TREND_LEVEL = 0.01
-"""Level of the two-sided test for a common trend, for all cells of a comparison together."""
+"""Level of the two-sided test for a common trend, over all cells of a comparison together."""
 
 
 def trend(*sides: Sequence[float], tests: int = 1) -> Literal[-1, 0, 1]:
     """Return 1 if the figures of every side rise from trial to trial, -1 if they fall, and 0 if chance may explain it.
 
-    Kendall's S summed over the sides, by its normal approximation (R. Hirsch and J. Slack, "A nonparametric trend test
-    for seasonal data with serial dependence", Water Resources Research 20, 1984). Each side has to show half of it.
+    Uses Kendall's S summed over the sides, with its normal approximation (R. Hirsch and J. Slack, "A nonparametric
+    trend test for seasonal data with serial dependence", Water Resources Research 20, 1984). In addition, each side
+    must reach half of its largest possible S.
     """
     scores = [sum((y > x) - (y < x) for x, y in combinations(figures, 2)) for figures in sides]
     counts = [len(figures) for figures in sides]
@@ -62,12 +65,16 @@ def trend(*sides: Sequence[float], tests: int = 1) -> Literal[-1, 0, 1]:
     return 0
 
 
-def _drifts(one: Sequence[float], other: Sequence[float]) -> bool:
-    """By the logarithms of both sides. Never for sides of unequal length, whose rounds are not known."""
-    if len(one) != len(other) or len(one) < LEAST_TRIALS:
+def _drifts(base_logs: Sequence[float], current_logs: Sequence[float]) -> bool:
+    """Return whether the means of the rounds vary by more than `DRIFTS`. Arguments are the logarithms of both sides.
+    False if the sides have different lengths, since it is then unknown which trials shared a round."""
+    if len(base_logs) != len(current_logs) or len(base_logs) < LEAST_TRIALS:
         return False
-    return Group.plain([(x + y) / 2 for x, y in zip(one, other, strict=True)]).variance > DRIFTS**2
+    return (
+        SampleStats.from_values([(x + y) / 2 for x, y in zip(base_logs, current_logs, strict=True)]).variance
+        > DRIFTS**2
+    )
 
 
-def _differences(one: Sequence[float], other: Sequence[float]) -> Group:
-    return Group.plain([x - y for x, y in zip(one, other, strict=True)])
+def _differences(minuend: Sequence[float], subtrahend: Sequence[float]) -> SampleStats:
+    return SampleStats.from_values([x - y for x, y in zip(minuend, subtrahend, strict=True)])

@@ -1,4 +1,4 @@
-"""One line per cell: what its trials say together. Pure functions from records to frozen summaries."""
+"""One summary per cell: the statistics over all its trials. Pure functions from records to frozen summaries."""
 
 import math
 import statistics
@@ -11,18 +11,20 @@ import msgspec
 from tcbench.analysis import comparability, scatter, welch
 from tcbench.analysis.phases import phase_costs
 from tcbench.analysis.stats import Interval, images_per_s, stall_s
-from tcbench.analysis.welch import Group
+from tcbench.analysis.welch import SampleStats
 from tcbench.core.groups import grouped
 from tcbench.core.record import BUSY, STATUSES, Cell, Code, Environment, Measurement, Record, Status
 
 CellKey = tuple[str | None, Cell, tuple[Code, ...]]
-"""A machine, a cell, and the code of its runs: what was measured by other code is another thing."""
+"""A machine, a cell, and the code of its runs. The same cell measured with other code counts as another cell."""
 
 Unit = Literal["steps", "trials", "run"]
+"""The basis of an interval: the steps of one trial, several trials, or one trial judged by the other cells of its
+run."""
 
 
 class Setting(NamedTuple):
-    """Everything but config and batch size: cells of one setting stand side by side in a table or chart."""
+    """Everything but config and batch size. Cells of one setting share a table or chart."""
 
     machine: str | None
     cell: Cell
@@ -30,7 +32,7 @@ class Setting(NamedTuple):
 
 
 class Outlier(NamedTuple):
-    """A trial's number from 1 and its rate over the median rate of its cell's trials."""
+    """An outlying trial: its number, from 1, and its rate relative to the median rate of the cell's trials."""
 
     trial: int
     ratio: float
@@ -38,18 +40,20 @@ class Outlier(NamedTuple):
 
 @dataclass(frozen=True)
 class CellSummary:
-    """A cell on a machine, over all its trials. Statistics are those of the trials that are ok, None without one.
+    """A cell on a machine, over all its trials. Statistics cover the successful trials and are None without any.
 
-    `machine` is None when nothing of the cell's run told it; of a cell on many ranks it is rank 0's. `reason` is that
-    of the first trial with the summary's status. `throughput` is images/s over total time, those of all ranks, on the
-    logarithmic scale: what ratios are made of; `images_per_s` is its geometric mean over trials and `step_time_s` the
-    images of a step over that, both with 95% intervals over `unit`: trials, judged by the other cells of its runs too
-    ("run": of one trial, by these alone), or steps, where the runs have one trial a cell. `lost`: the largest share of
-    the processor time of a trial that it did not get (`tcbench.core.record.HostLoad`); `throttled`: mostly by a quota.
-    `stall_s`: the longest step, where a trial has one far beyond its others (`stats.stall_s`). `runs`: the ids of the
-    runs that measured it. `began_at`: when its first trial did (UTC, ISO 8601). `codes`: those that these runs
-    measured, several where a run was gone on with by other code. `flops`: those of a step, of all ranks, as the step's
-    author declares them. `tuning_budgets_s`: the budgets within which its cuDNN plans were tuned, smallest first.
+    - `machine`: rank 0's machine; None if no record of the run names it.
+    - `status`, `reason`: those of the first trial with the status that stands for all.
+    - `throughput`: images/s over total time, on all ranks, on the log scale; ratios are made of these.
+    - `images_per_s`: its geometric mean over trials, with a 95% interval over `unit`; `step_time_s`: images per step
+      divided by that.
+    - `lost`: the largest share of CPU time that a trial did not get (`tcbench.core.record.HostLoad`); `throttled`: most
+      of it was withheld by a CPU quota.
+    - `stall_s`: the longest step, if it is a stall (`stats.stall_s`).
+    - `runs`: ids of the runs that measured it; `began_at`: start of its first trial (UTC, ISO 8601).
+    - `codes`: the code that these runs measured; several if a run was resumed with other code.
+    - `flops`: FLOPs of a step on all ranks, as declared by the step's author.
+    - `tuning_budgets_s`: the budgets for tuning its cuDNN plans, ascending.
     """
 
     cell: Cell
@@ -59,7 +63,7 @@ class CellSummary:
     reason: str | None
     trials: int
     trials_ok: int
-    throughput: Group | None = None
+    throughput: SampleStats | None = None
     images_per_s: Interval | None = None
     step_time_s: Interval | None = None
     step_time_median_s: float | None = None
@@ -79,6 +83,7 @@ class CellSummary:
 
     @property
     def gflops_s(self) -> float | None:
+        """The rate of floating-point operations in GFLOP/s, or None without declared FLOPs."""
         return self.flops / self.step_time_s.value / 1e9 if self.flops and self.step_time_s else None
 
     @property
@@ -87,11 +92,13 @@ class CellSummary:
 
     @property
     def busy(self) -> bool:
+        """Whether other processes took so much CPU time from a trial that it is marked 'busy machine'."""
         return self.lost >= BUSY
 
     @property
     def setting(self) -> Setting:
-        """Config here has its backend and what an ablation changes; the number of ranks belongs to the setting."""
+        """Everything but the config and the batch size. The config includes the backend and the settings that an
+        ablation changes; the number of ranks belongs to the setting."""
         cudnn = self.cell.scenario_cudnn or self.cell.cudnn
         cell = msgspec.structs.replace(
             self.cell, backend="", config="", rungs=(), batch_size=0, cudnn=cudnn, scenario_cudnn=None
@@ -100,11 +107,12 @@ class CellSummary:
 
 
 def summarise(records: Iterable[Record]) -> tuple[CellSummary, ...]:
-    """One summary per machine, cell and code, in the order of `by_code`, of records as `store.current` leaves them. A
-    trial that left no facts about its machine (skipped, or dead before it could tell) belongs to that of its run."""
+    """Return one summary per machine, cell and code, in the order of `group_by_code`. `records` come from
+    `store.current`. A trial that recorded nothing about its machine (skipped, or ended too early) belongs to its run's
+    machine."""
     records = tuple(records)
-    of_runs = environments(records)
-    groups = by_code(records)
+    run_environments = environments(records)
+    groups = group_by_code(records)
     rates = {key: _rates(key[1], group) for key, group in groups.items()}
     pools = grouped(  # cells of the same runs were measured in the same rounds
         ((str(key[0]), key[1].device, *sorted({record.run_id for record in group})), key)
@@ -113,112 +121,113 @@ def summarise(records: Iterable[Record]) -> tuple[CellSummary, ...]:
     scatters: dict[CellKey, scatter.Scatter | None] = {}
     for pool, keys in pools.items():
         scatters |= dict.fromkeys(keys, scatter.scatter([rates[key] for key in keys], pool))
-    return tuple(_summary(key, group, of_runs, rates[key], scatters[key]) for key, group in groups.items())
+    return tuple(_summary(key, group, run_environments, rates[key], scatters[key]) for key, group in groups.items())
 
 
-def by_code(records: Iterable[Record]) -> dict[CellKey, list[Record]]:
-    """As `by_cell`, apart by the code of their runs and by the stack beneath it, as `compare` would refuse them."""
+def group_by_code(records: Iterable[Record]) -> dict[CellKey, list[Record]]:
+    """Return the records by machine, cell and code. Runs whose code or software stack differs are separated, as
+    `compare` would refuse to compare them."""
     records = tuple(records)
-    merged: dict[str, dict[Code, frozenset[tuple[str, str]]]] = {record.run_id: {} for record in records}
+    sources: dict[str, dict[Code, frozenset[tuple[str, str]]]] = {record.run_id: {} for record in records}
     for record in records:
-        if record.environment is not None:  # of a step's files, each config loads what it needs
-            code, of_run = record.environment.code, merged[record.run_id]
+        if record.environment is not None:  # each config loads some of a step's files: collect them over the run
+            code, run_sources = record.environment.code, sources[record.run_id]
             commits = code._replace(sources=frozenset())
-            of_run[commits] = of_run.get(commits, frozenset()) | code.sources
-    beneath = comparability.beneath(records)
+            run_sources[commits] = run_sources.get(commits, frozenset()) | code.sources
+    stacks = comparability.stack_differences(records)
     codes = {
         run: tuple(
-            code._replace(sources=of_run[code], beneath=beneath[run])
-            for code in sorted(of_run, key=lambda code: (code.commit or "", code.project or "", code.version))
+            code._replace(sources=run_sources[code], beneath=stacks[run])
+            for code in sorted(run_sources, key=lambda code: (code.commit or "", code.project or "", code.version))
         )
-        for run, of_run in merged.items()
+        for run, run_sources in sources.items()
     }
-    cells = by_cell(records).items()
+    cells = group_by_cell(records).items()
     return grouped(((*cell, codes[record.run_id]), record) for cell, group in cells for record in group)
 
 
-def by_cell(records: Iterable[Record]) -> dict[tuple[str | None, Cell], list[Record]]:
-    """Records by machine and cell; `summarise` says whose machine is whose. Runs come in the order of first appearance,
-    a run's cells in that of its plan, or of first appearance where it has none: they are not measured in that order."""
+def group_by_cell(records: Iterable[Record]) -> dict[tuple[str | None, Cell], list[Record]]:
+    """Return the records by machine and cell. A record without a machine belongs to its run's machine. Runs are in the
+    order of first appearance, and a run's cells in the order of its plan (without a plan, of first appearance), which
+    is not the order in which they were measured."""
     runs: dict[str, int] = {}
     records = sorted(records, key=lambda record: (runs.setdefault(record.run_id, len(runs)), record.place or 0))
-    of_runs = environments(records)
-    told = ((record.environment or of_runs.get(record.run_id), record) for record in records)
+    run_environments = environments(records)
+    pairs = ((record.environment or run_environments.get(record.run_id), record) for record in records)
     return grouped(
-        ((environment.machine if environment else None, record.cell), record) for environment, record in told
+        ((environment.machine if environment else None, record.cell), record) for environment, record in pairs
     )
 
 
 BASE = "fp32"
-"""The config over which others are set."""
+"""The config to which others are compared by default."""
 
 
 def base_config(summaries: Iterable[CellSummary]) -> str:
-    """The config over which these are set: the one that their scenario names; else fp32, or of steps of the user's own
-    alone, of which no config is called so, the first."""
+    """Return the config to which the others are compared: the one that their scenario names, else fp32. If all steps
+    are the user's own and none is called fp32, it is the first."""
     cells = [summary.cell for summary in summaries]
     configs = {cell.config for cell in cells}
-    named = next((cell.base for cell in cells if cell.base in configs), None)
-    if named is not None:
-        return named
-    own = bool(cells) and all(cell.is_own and cell.config != BASE for cell in cells)
-    return cells[0].config if own else BASE
+    scenario_base = next((cell.base for cell in cells if cell.base in configs), None)
+    if scenario_base is not None:
+        return scenario_base
+    only_own_steps = bool(cells) and all(cell.is_own and cell.config != BASE for cell in cells)
+    return cells[0].config if only_own_steps else BASE
 
 
 def speedups(summaries: Sequence[CellSummary]) -> tuple[Interval | None, ...]:
-    """Images/s over that of the base config at the same batch size in the same setting, one for each summary, in order.
-    None where either of the two was not measured. The base over itself is exactly 1. Source of the interval:
-    `tcbench.analysis.welch`."""
+    """Return each summary's images/s relative to the base config at the same batch size and setting, in order. None if
+    either was not measured. The base relative to itself is exactly 1. `tcbench.analysis.welch` gives the interval."""
     base_name = base_config(summaries)
     bases = {(s.setting, s.cell.batch_size): s for s in summaries if s.cell.config == base_name}
 
     def over_base(summary: CellSummary) -> Interval | None:
         base = bases.get((summary.setting, summary.cell.batch_size))
-        over = ratio(summary, base) if base is not None else None
-        return Interval(1.0, 1.0, 1.0) if over is not None and summary.cell.config == base_name else over
+        speedup = ratio(summary, base) if base is not None else None
+        return Interval(1.0, 1.0, 1.0) if speedup is not None and summary.cell.config == base_name else speedup
 
     return tuple(map(over_base, summaries))
 
 
 def ratio(numerator: CellSummary, denominator: CellSummary) -> Interval | None:
-    """Images/s of one cell over another's; None where either was not measured."""
+    """Return the ratio of two cells' images/s, or None if either was not measured."""
     if numerator.throughput is None or denominator.throughput is None:
         return None
     return welch.log_ratio(numerator.throughput, denominator.throughput).interval()
 
 
 def judged(summaries: Sequence[CellSummary]) -> frozenset[CellKey]:
-    """The cells whose factor over the base has more than the steps of one trial on either side."""
+    """Return the keys of cells whose speedup rests on more than the steps of one trial on either side."""
     base = base_config(summaries)
     by_steps = {(s.setting, s.cell.batch_size) for s in summaries if s.cell.config == base and s.unit == "steps"}
-    places = ((s.key, (s.setting, s.cell.batch_size)) for s in summaries if s.unit != "steps")
-    return frozenset(key for key, place in places if place not in by_steps)
+    judgeable = (s for s in summaries if s.unit != "steps")
+    return frozenset(s.key for s in judgeable if (s.setting, s.cell.batch_size) not in by_steps)
 
 
 def unsure(numerator: CellSummary, denominator: CellSummary) -> bool:
-    """Whether one cell may as well be as fast as another: the interval of their ratio holds 1, or nothing tells how the
-    trials of its runs differ: the steps of one tell how steady that process was and not how the next one will be."""
-    of = ratio(numerator, denominator)
-    return of is not None and (of.holds(1.0) or "steps" in (numerator.unit, denominator.unit))
+    """Return whether two cells may be equally fast: the interval of their ratio includes 1, or one of them has only the
+    steps of a single trial, which do not show how trials vary."""
+    interval = ratio(numerator, denominator)
+    return interval is not None and (interval.holds(1.0) or "steps" in (numerator.unit, denominator.unit))
 
 
 def best(summaries: Iterable[CellSummary]) -> CellSummary | None:
-    """The fastest of those that are ok, whatever its dtype; None when none is."""
+    """Return the fastest successful cell, whatever its dtype, or None if there is none."""
     ok = [(s.images_per_s.value, s) for s in summaries if s.images_per_s is not None]
     return max(ok, key=lambda pair: pair[0])[1] if ok else None
 
 
 def environments(records: Sequence[Record]) -> dict[str, Environment]:
-    """The environment of each run, from its first record that has one."""
+    """Return the environment of each run, from its first record that has one."""
     return {record.run_id: record.environment for record in reversed(records) if record.environment is not None}
 
 
 def _rates(cell: Cell, group: Sequence[Record]) -> list[tuple[tuple[str, int], float]]:
-    """The round and the logarithm of the rate of each trial that is ok."""
+    """Return the round and the logarithm of the rate of each successful trial."""
     return [
-        ((record.run_id, record.trial), math.log(images_per_s(cell.images_per_step, of.counted_times_s)))
+        ((record.run_id, record.trial), math.log(images_per_s(cell.images_per_step, measured.counted_times_s)))
         for record in group
-        if record.status == "ok" and (of := record.measurement) is not None and of.counted_times_s
+        if record.status == "ok" and (measured := record.measurement) is not None and measured.counted_times_s
     ]
 
 
@@ -227,11 +236,13 @@ def _summary(
     group: Sequence[Record],
     environments: dict[str, Environment],
     rates: scatter.Trials,
-    of_runs: scatter.Scatter | None,
+    run_scatter: scatter.Scatter | None,
 ) -> CellSummary:
+    """Return the summary of one cell. `rates` are those of its trials, `run_scatter` is the scatter of its runs, if
+    known."""
     machine, cell, codes = key
     ok = [record for record in group if record.status == "ok"]
-    record = telling(group)
+    record = representative(group)
     measured = [record.measurement for record in ok if record.measurement is not None]
     summary = CellSummary(
         cell=cell,
@@ -248,7 +259,7 @@ def _summary(
     trials_s = [m.counted_times_s for m in measured if m.counted_times_s]
     if not trials_s:
         return summary
-    throughput = of_runs.group(rates) if of_runs else welch.throughput(cell.images_per_step, trials_s)
+    throughput = run_scatter.group(rates) if run_scatter else welch.throughput(cell.images_per_step, trials_s)
     rate = throughput.geometric_mean.interval()
     loads = [record.host for record in ok if record.host is not None]
     worst = max(loads, key=lambda load: load.lost, default=None)
@@ -260,7 +271,7 @@ def _summary(
         step_time_median_s=statistics.median([t for trial in trials_s for t in trial]),
         peak_memory_bytes=max(m.peak_memory_bytes for m in measured),
         phase_host_s=tuple((phase.name, phase.host_s) for phase in phase_costs(measured)),
-        unit="trials" if len(trials_s) > 1 else "run" if of_runs else "steps",
+        unit="trials" if len(trials_s) > 1 else "run" if run_scatter else "steps",
         settled=all(m.warmup_settled for m in measured),
         lost=worst.lost if worst is not None else 0.0,
         throttled=worst is not None and worst.throttled,
@@ -272,11 +283,11 @@ def _summary(
 
 
 FAR = math.log(2)
-"""The distance from the median, as a logarithm, from which on a trial is called an outlier."""
+"""Distance from the median, on the log scale, from which on a trial is an outlier."""
 
 
 def _outlier(rates: scatter.Trials) -> Outlier | None:
-    """Return the trial that lies farthest from the median of three or more; None where none is far."""
+    """Return the trial farthest from the median of three or more, or None if none is an outlier."""
     if len(rates) < 3:
         return None
     median = statistics.median(log for _, log in rates)
@@ -285,14 +296,14 @@ def _outlier(rates: scatter.Trials) -> Outlier | None:
 
 
 def declared_work(measured: Measurement) -> tuple[float, float]:
-    """FLOPs and bytes of a step of one rank, as its author declares them; 0 where nobody does."""
+    """Return the FLOPs and bytes of a step on one rank as declared by its author, each 0 if not declared."""
     works = measured.declared or ()
-    whole = next((work for work in works if not work.phase), None)
+    step = next((work for work in works if not work.phase), None)
     flops, n_bytes = sum(work.flops for work in works if work.phase), sum(work.bytes for work in works if work.phase)
-    return (whole and whole.flops) or flops, (whole and whole.bytes) or n_bytes
+    return (step and step.flops) or flops, (step and step.bytes) or n_bytes
 
 
-def telling(trials: Sequence[Record]) -> Record:
-    """The first trial that has the status of them all: ok where one is, else the worst."""
+def representative(trials: Sequence[Record]) -> Record:
+    """Return the trial whose status stands for all: the first successful one, else the first of the worst status."""
     ok = next((record for record in trials if record.status == "ok"), None)
     return ok or max(trials, key=lambda record: STATUSES.index(record.status))

@@ -97,7 +97,7 @@ class CellState:
     def figures(self, side: Role, metric: int) -> list[float]:
         """Those of the trials that are ok and tell one, turned so that more is better."""
         by = self.metrics[metric]
-        figures = (by.of(record) for record in self.trials(side) if record.status == "ok")
+        figures = (by.read(record) for record in self.trials(side) if record.status == "ok")
         return [figure if by.more_is_better else 1 / figure for figure in figures if figure is not None]
 
     def apart(self, trials: int, log: float) -> float:

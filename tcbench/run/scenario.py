@@ -29,7 +29,7 @@ from tcbench.run import scenario_file
 from tcbench.run.scenario_file import CudnnTable, File, LadderTable, MeasureTable, ModelTable
 
 if TYPE_CHECKING:
-    from tcbench.analysis.claims import AskedClaims
+    from tcbench.analysis.claims import ScenarioClaims
 
 SUFFIX = ".toml"
 
@@ -242,10 +242,10 @@ def _ladder(table: LadderTable) -> tuple[Config, ...]:
     return tuple(Config(table.backend, rungs) for rungs in itertools.accumulate(steps))
 
 
-def claims_of(scenario: str | None, words: Callable[[Selection], list[str]]) -> Callable[[Cell], AskedClaims]:
+def claims_of(scenario: str | None, words: Callable[[Selection], list[str]]) -> Callable[[Cell], ScenarioClaims]:
     """The claims on a cell's setting: by the scenario given, or by that which the cell names. `words` writes
     the options of a command. The function raises ScenarioError."""
-    from tcbench.analysis.claims import AskedClaims
+    from tcbench.analysis.claims import ScenarioClaims
 
     @functools.cache
     def loaded(name: str) -> Scenario:
@@ -255,12 +255,12 @@ def claims_of(scenario: str | None, words: Callable[[Selection], list[str]]) -> 
             )
         return load(scenario or name)
 
-    def asked(cell: Cell) -> AskedClaims:
+    def asked(cell: Cell) -> ScenarioClaims:
         named = loaded(cell.scenario)
         here = named.on(cell.device.partition(":")[0])
         name = named.name if named.path == shipped().get(named.name) else str(named.path)
         run = shlex.join(["tcbench", "run", name, *words(setting_of(cell, here))])
-        return AskedClaims(named.name, here.claims, run)
+        return ScenarioClaims(named.name, here.claims, run)
 
     return asked
 

@@ -7,7 +7,7 @@ from factories import make_measurement, make_phases, make_record, remeasured
 from timelines import talk
 
 from tcbench.analysis.advice import Tried, candidates, next_rung
-from tcbench.analysis.bottleneck import Bottleneck, explain_records, summarise
+from tcbench.analysis.bottleneck import Bottleneck, explain_records, explain_timeline
 from tcbench.analysis.explanation import explain
 from tcbench.analysis.stats import Interval
 from tcbench.engine.backends import backend
@@ -36,7 +36,7 @@ LONG_BACKWARD = of_phases(io=0.05, forward=0.2, backward=0.7, update=0.05)
 )
 def test_the_talks_next_step_is_the_one_that_is_advised(slide: str, config: str, next_config: str) -> None:
     problem = backend("chainer").RUNGS.problem
-    gain = next_rung(candidates(summarise(talk()[slide]), tuple(config.split("+")), problem))
+    gain = next_rung(candidates(explain_timeline(talk()[slide]), tuple(config.split("+")), problem))
     assert "+".join(gain.rungs) == next_config
 
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from timelines import api, busy_timeline, kernel, made, phase, step, talk, work
 
-from tcbench.analysis.bottleneck import VERDICTS, StageNeeds, explain_records, summarise
+from tcbench.analysis.bottleneck import VERDICTS, StageNeeds, explain_records, explain_timeline
 from tcbench.analysis.summary import summarise as cells
 from tcbench.core.errors import SelectionError
 from tcbench.core.record import PhaseTimes, Record
@@ -27,7 +27,7 @@ def close(value: float) -> object:
 
 @pytest.mark.parametrize("steps", [1, 3])
 def test_known_gaps_give_exactly_the_known_busy_share_and_causes(steps: int) -> None:
-    bottleneck = summarise(busy_timeline(steps))
+    bottleneck = explain_timeline(busy_timeline(steps))
     assert bottleneck.steps == steps
     assert bottleneck.step_s == close(0.1)
     assert bottleneck.device.busy_share == close(0.6)
@@ -47,7 +47,7 @@ def test_known_gaps_give_exactly_the_known_busy_share_and_causes(steps: int) -> 
 
 
 def test_the_gaps_are_listed_with_who_was_waited_for() -> None:
-    device = summarise(busy_timeline()).device
+    device = explain_timeline(busy_timeline()).device
     assert device.gaps[0].cause == "input"
     assert [(round(g.duration_s, 6), g.cause, g.phase) for g in sorted(device.gaps, key=lambda g: g.begin_s)] == [
         (0.03, "input", "io"),
@@ -57,7 +57,7 @@ def test_the_gaps_are_listed_with_who_was_waited_for() -> None:
 
 
 def test_the_kernels_that_cost_most_come_first_with_their_share() -> None:
-    device = summarise(busy_timeline(3)).device
+    device = explain_timeline(busy_timeline(3)).device
     assert [(k.name, k.per_step, k.time_s, k.share) for k in device.costliest] == [
         ("other", 1, close(0.04), close(2 / 3)),
         ("k", 1, close(0.02), close(1 / 3)),
@@ -68,13 +68,13 @@ def test_the_kernels_that_cost_most_come_first_with_their_share() -> None:
 def test_kernels_at_the_same_time_count_once_and_copies_with_their_bytes() -> None:
     spans = [kernel(0.1, 0.5), kernel(0.2, 0.4, row=1), kernel(0.3, 0.6, row=2)]
     spans += [Span(0.7, 0.8, "gpu", "copy", "HtoD", 0, "io", 0, 600), Span(0.8, 0.9, "gpu", "memset", "memset", 0)]
-    device = summarise(made(step(0, 0.5), step(0.5, 1, 1), phase("forward", 0, 1), *spans)).device
+    device = explain_timeline(made(step(0, 0.5), step(0.5, 1, 1), phase("forward", 0, 1), *spans)).device
     assert (device.busy_s, device.kernels_per_step) == (close(0.7), 1.5)
     assert (device.copies_per_step, device.copied_bytes) == (1, 300)
 
 
 def test_a_gpu_that_lags_behind_the_host_is_followed_to_its_end() -> None:
-    bottleneck = summarise(made(step(0, 0.2), phase("forward", 0, 0.2), kernel(0.1, 0.15), kernel(0.15, 1.0)))
+    bottleneck = explain_timeline(made(step(0, 0.2), phase("forward", 0, 0.2), kernel(0.1, 0.15), kernel(0.15, 1.0)))
     assert bottleneck.step_s == close(1.0)
     assert bottleneck.device.busy_share == close(0.9)
     assert bottleneck.verdict == "gpu-bound"
@@ -83,13 +83,13 @@ def test_a_gpu_that_lags_behind_the_host_is_followed_to_its_end() -> None:
 
 def test_work_of_other_steps_does_not_count() -> None:
     before, after = kernel(-0.5, -0.2), Span(2.0, 3.0, "gpu", "kernel", "k", 7, "forward")
-    bottleneck = summarise(made(step(0, 1), phase("forward", 0, 1), before, kernel(0.2, 0.4), after))
+    bottleneck = explain_timeline(made(step(0, 1), phase("forward", 0, 1), before, kernel(0.2, 0.4), after))
     assert bottleneck.device.span_s == close(1)
     assert bottleneck.device.busy_s == close(0.2)
 
 
 def test_waiting_for_the_gpu_is_not_what_the_host_needs() -> None:
-    bottleneck = summarise(
+    bottleneck = explain_timeline(
         made(
             step(0, 1),
             phase("forward", 0, 1),
@@ -110,15 +110,19 @@ def test_waiting_for_the_gpu_is_not_what_the_host_needs() -> None:
 def test_launches_into_a_full_queue_wait_for_a_kernel_each_and_a_long_one_on_an_idle_gpu_for_none() -> None:
     waiting = [api("cudaLaunchKernel", begin, begin + 200e-6) for begin in (0.1 + 0.001 * i for i in range(100))]
     at_once = [api("cudaLaunchKernel", begin, begin + 20e-6) for begin in (0.3 + 0.001 * i for i in range(100))]
-    bottleneck = summarise(made(step(0, 1), phase("forward", 0, 1), *waiting, *at_once, kernel(0.05, 1)))
+    bottleneck = explain_timeline(made(step(0, 1), phase("forward", 0, 1), *waiting, *at_once, kernel(0.05, 1)))
     assert bottleneck.waits_for_gpu_s == close(0.02)
-    bottleneck = summarise(made(step(0, 1), phase("forward", 0, 1), api("cudaLaunchKernel", 0, 0.5), kernel(0.5, 0.6)))
+    bottleneck = explain_timeline(
+        made(step(0, 1), phase("forward", 0, 1), api("cudaLaunchKernel", 0, 0.5), kernel(0.5, 0.6))
+    )
     assert bottleneck.needs.host_s == close(1)
 
 
 def test_input_in_its_own_thread_overlaps_and_leaves_the_host_waiting() -> None:
     threads = work(0.0, 0.5), work(0.4, 0.9, row=1)
-    bottleneck = summarise(made(step(0, 1), phase("io", 0, 0.6), phase("forward", 0.6, 1), *threads, kernel(0.7, 0.9)))
+    bottleneck = explain_timeline(
+        made(step(0, 1), phase("io", 0, 0.6), phase("forward", 0.6, 1), *threads, kernel(0.7, 0.9))
+    )
     assert bottleneck.needs == StageNeeds(close(0.9), close(0.4), close(0.2), True)  # type: ignore[arg-type]
     assert bottleneck.io_overlap == close(0.3 / 0.9)
     assert bottleneck.waits_for_input_s == close(0.6)
@@ -135,17 +139,17 @@ def test_input_in_its_own_thread_overlaps_and_leaves_the_host_waiting() -> None:
     ],
 )
 def test_on_a_cpu_input_and_computing_are_compared(io_s: float, verdict: str, says: str) -> None:
-    bottleneck = summarise(made(step(0, 1), phase("io", 0, io_s), phase("forward", io_s, 1)))
+    bottleneck = explain_timeline(made(step(0, 1), phase("io", 0, io_s), phase("forward", io_s, 1)))
     assert (bottleneck.verdict, limit_sentence(bottleneck)) == (verdict, says)
     assert bottleneck.device is None
     assert bottleneck.io_overlap == 0
-    bottleneck = summarise(made(step(0, 1), phase("io", 0, 0.01), phase("forward", 0.01, 1), work(0.2, 0.7)))
+    bottleneck = explain_timeline(made(step(0, 1), phase("io", 0, 0.01), phase("forward", 0.01, 1), work(0.2, 0.7)))
     assert limit_sentence(bottleneck) == "compute-bound: the CPU computes 990 ms per step, input needs 500 ms beside it"
     assert bottleneck.io_overlap == close(1)
 
 
 def test_the_talks_timelines_read_as_the_talk_reads_them() -> None:
-    bottlenecks = {slide: summarise(timeline) for slide, timeline in talk().items()}
+    bottlenecks = {slide: explain_timeline(timeline) for slide, timeline in talk().items()}
     bound_by = {slide: bottleneck.verdict.removesuffix("-bound") for slide, bottleneck in bottlenecks.items()}
     assert bound_by == {"15": "gpu", "17": "host", "22": "host", "28": "host", "32": "gpu"}
     rates = [bottleneck.images_per_s for bottleneck in bottlenecks.values()]
@@ -154,7 +158,7 @@ def test_the_talks_timelines_read_as_the_talk_reads_them() -> None:
 
 def test_a_timeline_without_steps_is_one_clear_line() -> None:
     with pytest.raises(SelectionError, match="no steps in this timeline; expected ranges that"):
-        summarise(made(kernel(0, 1)))
+        explain_timeline(made(kernel(0, 1)))
 
 
 # -- any timeline --------------------------------------------------------------------------------------------------
@@ -188,7 +192,7 @@ LANES = st.tuples(
 @given(LANES)
 def test_busy_and_idle_make_the_span_and_nothing_is_negative(lanes: tuple[list[Span], ...]) -> None:
     timeline = Timeline("any", "cuda:0", "GPU", 8, "nsys", PHASES, itertools.chain(*lanes))
-    bottleneck = summarise(timeline)
+    bottleneck = explain_timeline(timeline)
     assert bottleneck.verdict in VERDICTS
     assert limit_sentence(bottleneck).startswith(limit_words(bottleneck))
     numbers = [bottleneck.step_s, bottleneck.needs.input_s or 0, bottleneck.needs.host_s, bottleneck.needs.gpu_s or 0]
@@ -204,7 +208,7 @@ def test_busy_and_idle_make_the_span_and_nothing_is_negative(lanes: tuple[list[S
     assert sum(gap.duration_s for gap in device.gaps) == pytest.approx(idle_s, abs=1e-9)
     assert device.span_s == pytest.approx(bottleneck.step_s * bottleneck.steps)
     # Work that is there twice changes nothing but counts.
-    twice = summarise(replace(timeline, spans=(*timeline.spans, *timeline.spans_in("gpu"))))
+    twice = explain_timeline(replace(timeline, spans=(*timeline.spans, *timeline.spans_in("gpu"))))
     assert (twice.needs, twice.phases, twice.io_overlap) == (bottleneck.needs, bottleneck.phases, bottleneck.io_overlap)
     assert twice.device.busy_s == device.busy_s
 
@@ -212,7 +216,7 @@ def test_busy_and_idle_make_the_span_and_nothing_is_negative(lanes: tuple[list[S
 @pytest.mark.parametrize(("timed_s", "doubt"), [(0.095, ""), (0.08, "recorded steps take 100 ms, timed ones 80 ms")])
 def test_steps_that_recording_made_much_longer_are_said(timed_s: float, doubt: str) -> None:
     recorded = replace(busy_timeline(3), record=make_record(measurement=make_measurement([timed_s] * 12)))
-    bottleneck = summarise(recorded)
+    bottleneck = explain_timeline(recorded)
     assert doubt_words(bottleneck) == doubt
     assert limit_sentence(bottleneck).endswith(f"; doubtful: {doubt}" if doubt else "GPU idle 40%")
 
@@ -357,9 +361,9 @@ def test_on_a_gpu_nccls_kernels_are_the_network_and_no_work_of_the_gpu() -> None
 def test_in_a_timeline_the_exchange_is_the_longer_of_what_host_and_gpu_do_for_it() -> None:
     forward, allreduce = phase("forward", 0, 0.1), phase("allreduce", 0.1, 0.5)
     launched, nccl = phase("allreduce", 0.1, 0.11), kernel(0.1, 0.5, "allreduce")
-    over_nccl = summarise(made(step(0, 0.5), forward, launched, kernel(0.0, 0.1), nccl))
-    over_mpi = summarise(made(step(0, 0.5), forward, allreduce, kernel(0.0, 0.1)))
-    alone = summarise(made(step(0, 0.5), forward, allreduce))
+    over_nccl = explain_timeline(made(step(0, 0.5), forward, launched, kernel(0.0, 0.1), nccl))
+    over_mpi = explain_timeline(made(step(0, 0.5), forward, allreduce, kernel(0.0, 0.1)))
+    alone = explain_timeline(made(step(0, 0.5), forward, allreduce))
     for bottleneck, host_s in ((over_nccl, 0.11), (over_mpi, 0.1), (alone, 0.1)):
         assert bottleneck.verdict == "network-bound"
         assert bottleneck.needs.network_s == close(0.4)

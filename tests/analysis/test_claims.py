@@ -8,7 +8,7 @@ import pytest
 import timelines
 
 from tcbench.analysis import bottleneck
-from tcbench.analysis.claims import AskedClaims, ClaimOutcome, Evaluated, by_timelines, scorecards
+from tcbench.analysis.claims import ClaimOutcome, EvaluatedClaim, ScenarioClaims, by_timelines, scorecards
 from tcbench.core.claim import EXTERNAL, Claim, ClaimSide, Relation
 from tcbench.core.record import Record
 from tcbench.run import scenario
@@ -32,13 +32,13 @@ def trials(config: str, *rates: float, batch_size: int = 4) -> list[Record]:
     ]
 
 
-def evaluate(claims, records: Sequence[Record], run="tcbench run", sources=()) -> tuple[Evaluated, ...]:
+def evaluate(claims, records: Sequence[Record], run="tcbench run", sources=()) -> tuple[EvaluatedClaim, ...]:
     """All of one setting's claims; without records by those of a config that none names."""
-    [card] = scorecards(records or UNRELATED, lambda _: AskedClaims("cpu", tuple(claims), run), sources)
+    [card] = scorecards(records or UNRELATED, lambda _: ScenarioClaims("cpu", tuple(claims), run), sources)
     return card.claims
 
 
-def judged(claim: Claim, *groups: Sequence[Record]) -> Evaluated:
+def judged(claim: Claim, *groups: Sequence[Record]) -> EvaluatedClaim:
     [evaluated] = evaluate([claim], [record for group in groups for record in group], "tcbench run cpu")
     return evaluated
 
@@ -72,7 +72,7 @@ def times(factor: float, rates: Sequence[float] = STEADY) -> list[float]:
 def test_the_whole_interval_decides_a_comparison(relation: Relation, factor: float, expected: ClaimOutcome) -> None:
     margin = 0.1 if relation == "about" else 0.0
     evaluated = judged(make_claim(relation, margin=margin), trials("fp16", *times(factor)), trials("fp32", *times(1.0)))
-    [at] = evaluated.at
+    [at] = evaluated.batch_sizes
     assert evaluated.outcome == at.outcome == expected
     assert at.unit == "trials"
     assert at.ratio.value == pytest.approx(factor, rel=1e-9)
@@ -82,7 +82,7 @@ def test_the_whole_interval_decides_a_comparison(relation: Relation, factor: flo
 
 @pytest.mark.parametrize(("relation", "factor"), [("faster", 1.1), ("slower", 0.9), ("about", 1.05), ("about", 1.3)])
 def test_an_undecided_comparison_says_how_many_more_trials_would_decide(relation: Relation, factor: float) -> None:
-    def judgement(n: int) -> Evaluated:
+    def judgement(n: int) -> EvaluatedClaim:
         """As many trials with the same mean and variance, on each side; the sides have nothing in common."""
         sd = 0.15 * math.sqrt((n - 1) / n)
         one, other = ([math.exp(sd if i % 4 in ups else -sd) for i in range(n)] for ups in ((1, 3), (0, 1)))
@@ -90,9 +90,9 @@ def test_an_undecided_comparison_says_how_many_more_trials_would_decide(relation
         return judged(make_claim(relation, margin=margin), trials("fp16", *times(factor, one)), trials("fp32", *other))
 
     few = judgement(4)
-    more = few.at[0].more_trials
+    more = few.batch_sizes[0].more_trials
     assert few.outcome == "undecided"
-    assert few.at[0].why == f"about {more} more trials a side would decide"
+    assert few.batch_sizes[0].why == f"about {more} more trials a side would decide"
     assert judgement(4 + more + -more % 4).outcome != "undecided"
     fewer = 2 * (4 + more) // 3
     assert judgement(fewer - fewer % 4).outcome == "undecided"
@@ -100,8 +100,8 @@ def test_an_undecided_comparison_says_how_many_more_trials_would_decide(relation
 
 def test_factor_and_margin_move_the_limit_at_which_no_number_of_trials_decides() -> None:
     evaluated = judged(make_claim(), trials("fp16", *STEADY), trials("fp32", *STEADY))
-    assert (evaluated.outcome, evaluated.at[0].more_trials) == ("undecided", None)
-    assert "no number of trials" in evaluated.at[0].why
+    assert (evaluated.outcome, evaluated.batch_sizes[0].more_trials) == ("undecided", None)
+    assert "no number of trials" in evaluated.batch_sizes[0].why
     pair = trials("fp16", *times(2.9)), trials("fp32", *STEADY)
     assert judged(make_claim("faster", factor=3.0), *pair).outcome == "does not hold"
     assert judged(make_claim("faster", factor=3.0, margin=0.1), *pair).outcome == "holds"
@@ -112,10 +112,14 @@ def test_the_best_of_a_glob_is_the_fastest_that_ran() -> None:
     claim = make_claim("faster", "best of fp16*")
     slow, fast = trials("fp16", *times(0.8)), trials("fp16+dali", *times(1.5))
     evaluated = judged(claim, slow, fast, trials("fp32", *STEADY))
-    assert (evaluated.outcome, evaluated.at[0].left, evaluated.at[0].right) == ("holds", "fp16+dali", "fp32")
+    assert (evaluated.outcome, evaluated.batch_sizes[0].left, evaluated.batch_sizes[0].right) == (
+        "holds",
+        "fp16+dali",
+        "fp32",
+    )
     oom = [factories.make_record("fp16+dali", status="oom")]
     evaluated = judged(claim, slow, oom, trials("fp32", *STEADY))
-    assert (evaluated.outcome, evaluated.at[0].left) == ("does not hold", "fp16")
+    assert (evaluated.outcome, evaluated.batch_sizes[0].left) == ("does not hold", "fp16")
     evaluated = judged(claim, trials("fp32", *STEADY))
     assert (evaluated.outcome, evaluated.command) == ("not measured", "tcbench run cpu --config 'fp16*' --bs 4")
 
@@ -144,7 +148,7 @@ def test_batch_sizes_together_make_the_claims_outcome(at: str, factors: tuple, e
             records += trials("fp32", *STEADY, batch_size=batch_size)
     evaluated = judged(make_claim(batch_sizes=(4, 8), at=at), records)
     assert evaluated.outcome == expected
-    assert [one.batch_size for one in evaluated.at] == [4, 8]
+    assert [one.batch_size for one in evaluated.batch_sizes] == [4, 8]
 
 
 @pytest.mark.parametrize(
@@ -161,7 +165,7 @@ def test_what_was_not_measured_has_its_reason_and_the_command(status: Any, said:
     left = [] if status is None else [factories.make_record("fp16", status=status)]
     evaluated = judged(make_claim(), left, trials("fp32", *STEADY))
     assert evaluated.outcome == "not measured"
-    assert evaluated.at[0].why == said
+    assert evaluated.batch_sizes[0].why == said
     assert evaluated.command == ("tcbench run cpu --config fp16 --bs 4" if run_again else None)
 
 
@@ -192,7 +196,7 @@ def test_a_claim_that_leaves_the_low_precision_to_the_machine_is_asked_of_what_i
 ) -> None:
     claim = make_claim(left="{low}", says="{low} is faster")
     records = [*fp16, *bf16, *trials("fp32", *times(0.5))]
-    [card] = scorecards(records, lambda _: AskedClaims("cpu", (claim, make_claim(left="fp32+dali"))))
+    [card] = scorecards(records, lambda _: ScenarioClaims("cpu", (claim, make_claim(left="fp32+dali"))))
     evaluated = card.claims[0]
     assert card.low == expected
     assert (evaluated.claim.says, evaluated.claim.left.config) == (f"{expected} is faster", expected)
@@ -204,7 +208,7 @@ def test_a_claim_that_leaves_the_low_precision_to_the_machine_is_asked_of_what_i
 def test_the_speed_of_a_rung_that_is_emulated_says_nothing_of_it() -> None:
     evaluated = judged(make_claim(left="bf16"), emulated_trials("bf16", *times(0.3)), trials("fp32", *STEADY))
     assert (evaluated.outcome, evaluated.command) == ("not testable here", None)
-    assert evaluated.at[0].why == "bf16 emulated"
+    assert evaluated.batch_sizes[0].why == "bf16 emulated"
     more = make_claim(left="bf16", batch_sizes=(4, 8))  # at 8 it was never run, and would tell no more
     there = (emulated_trials("bf16", *times(0.3)), trials("fp32", *STEADY))
     assert judged(more, *there).command is None
@@ -216,10 +220,10 @@ def test_the_speed_of_a_rung_that_is_emulated_says_nothing_of_it() -> None:
 
 @pytest.mark.parametrize("left", ["fp16+dali", "best of fp16*"])
 def test_what_a_machine_is_known_to_emulate_is_not_asked_for_though_it_was_never_run(left: str) -> None:
-    claim = AskedClaims("cpu", (make_claim(left=left),))
+    claim = ScenarioClaims("cpu", (make_claim(left=left),))
     [card] = scorecards(trials("fp32", *STEADY), lambda _: claim, lacking=lambda _: ("fp16",))
     assert (card.claims[0].outcome, card.commands) == ("not testable here", ())
-    assert card.claims[0].at[0].why == f"{left} emulated"
+    assert card.claims[0].batch_sizes[0].why == f"{left} emulated"
     [card] = scorecards(trials("fp32", *STEADY), lambda _: claim)
     assert (card.claims[0].outcome, len(card.commands)) == ("not measured", 1)
 
@@ -242,18 +246,18 @@ def test_whether_a_config_runs(statuses: tuple, runs: ClaimOutcome, does_not_run
     for relation, outcome in (("runs", runs), ("does not run", does_not_run)):
         evaluated = judged(make_claim(relation, right=None), records)
         assert evaluated.outcome == outcome
-        assert evaluated.at[0].why
+        assert evaluated.batch_sizes[0].why
 
 
 def test_without_a_gpu_nothing_can_be_bound_by_one() -> None:
     for relation in ("gpu-bound", "not gpu-bound"):
         evaluated = judged(make_claim(relation, right=None), [factories.make_record("fp16")])  # type: ignore[arg-type]
-        assert (evaluated.outcome, evaluated.at[0].why) == ("not testable here", "no GPU here")
+        assert (evaluated.outcome, evaluated.batch_sizes[0].why) == ("not testable here", "no GPU here")
 
 
 def kernels(label: str, n: int) -> bottleneck.Bottleneck:
     spans = [timelines.kernel(i / (2 * n), (i + 0.5) / (2 * n)) for i in range(n)]
-    return bottleneck.summarise(
+    return bottleneck.explain_timeline(
         timelines.made(timelines.step(0, 1), timelines.phase("forward", 0, 1), *spans, label=label, batch_size=4)
     )
 
@@ -278,14 +282,14 @@ def test_kernels_per_step_come_from_timelines(left: int, right: int, expected: C
 def test_a_stated_rate_stands_beside_a_cell_of_one_trial_among_others_of_more() -> None:
     few, more = trials("fp16", 120.0), trials("fp32", *STEADY)
     evaluated = judged(make_claim("about", right=None, images_per_s=100.0, margin=0.5), few, more)
-    [at] = evaluated.at
+    [at] = evaluated.batch_sizes
     assert (evaluated.outcome, at.unit, at.ratio.value) == ("holds", "trials", pytest.approx(1.2))
     assert at.ratio.low < 1.2 < at.ratio.high
 
 
 def test_a_scorecards_commands_run_what_is_missing_at_once() -> None:
     claims = (make_claim(), make_claim("runs", "fp16+dali", None, batch_sizes=(8,)), make_claim("trains like"))
-    asked = AskedClaims("cpu", claims, "tcbench run cpu")
+    asked = ScenarioClaims("cpu", claims, "tcbench run cpu")
     [card] = scorecards(trials("fp32", *STEADY), lambda _: asked)
     assert card.commands == ("tcbench run cpu --config fp16 --config fp16+dali --bs 4,8", "tcbench numerics")
 
@@ -327,5 +331,5 @@ def test_settings_that_differ_in_ranks_alone_are_judged_at_the_fewest():
         for ranks in (4, 2)
         for config, rate in (("fp32", 40.0), ("fp16", 60.0))
     ]
-    cards = scorecards(records, lambda cell: AskedClaims(cell.scenario, ()))
+    cards = scorecards(records, lambda cell: ScenarioClaims(cell.scenario, ()))
     assert [card.cell.ranks for card in cards] == [2]

@@ -86,7 +86,7 @@ def test_each_facet_is_told_in_both_directions(facet, base, current):
     forth = differences([base], [current])
     back = differences([current], [base])
     assert {difference.facet for difference in forth} == {facet}
-    assert {(d.what, d.base, d.current) for d in forth} == {(d.what, d.current, d.base) for d in back}
+    assert {(d.fact, d.base, d.current) for d in forth} == {(d.fact, d.current, d.base) for d in back}
 
 
 def test_one_of_several_like_gpus_or_hosts_is_as_good_as_another():
@@ -107,13 +107,13 @@ def test_trials_that_disagree_are_a_mixture_also_of_two_commits_of_a_users_proje
 def test_the_decoding_of_a_cell_tells_nothing_of_the_stack_beneath_its_run():
     runs = {"fp32": None, "fp16+dali": "on the GPU"}
     records = [msgspec.structs.replace(decoded(how), run_id=run) for run, how in runs.items()]
-    assert comparability.beneath(records) == {"fp32": (), "fp16+dali": ()}
+    assert comparability.stack_differences(records) == {"fp32": (), "fp16+dali": ()}
 
 
 def test_runs_of_two_processors_of_one_name_are_two_stacks_and_earlier_records_join_the_first():
     names = {"before": "", "old": "AMD/25/17 1a", "new": "AMD/26/17 2b", "again": "AMD/25/17 1a"}
     environments = {run: factories.make_environment(processor=name) for run, name in names.items()}
     records = [factories.make_record(run_id=run, environment=of) for run, of in environments.items()]
-    stacks = comparability.beneath(records)
+    stacks = comparability.stack_differences(records)
     assert stacks["before"] == stacks["old"] == stacks["again"] == ("processor: AMD/25/17 1a",)
     assert stacks["new"] == ("processor: AMD/26/17 2b",)

@@ -4,8 +4,8 @@ import pytest
 from factories import make_measurement, make_phases, make_record
 from timelines import busy_timeline
 
-from tcbench.analysis.advice import BY_TABLE, ON_HOST, images_per_s, in_place_of
-from tcbench.analysis.bottleneck import explain_records, summarise
+from tcbench.analysis.advice import BY_TABLE, ON_HOST, expected_rate, modelled_rate
+from tcbench.analysis.bottleneck import explain_records, explain_timeline
 from tcbench.core.step_time import StepTime
 from tcbench.show.format import plus_minus
 
@@ -23,7 +23,7 @@ def test_on_a_host_a_whole_step_is_in_proportion_to_what_was_measured() -> None:
     measurement = make_measurement([1.0] * 12, phases=make_phases({"forward": 1.0}))
     measured = explain_records([make_record(batch_size=8, measurement=measurement)])
     own, other = (StepTime(device_s=s, host_s=0.05, on_host=True) for s in (0.75, 0.35))
-    rate = in_place_of(measured, own, other)
+    rate = expected_rate(measured, own, other)
     assert rate.value == pytest.approx(8 / 0.5)
     assert (rate.low, rate.high) == pytest.approx((rate.value * (1 - ON_HOST), rate.value * (1 + ON_HOST)))
 
@@ -32,22 +32,22 @@ def test_what_a_busy_machine_timed_has_no_error_of_the_model() -> None:
     measurement = make_measurement([1.0] * 12, phases=make_phases({"forward": 1.0}))
     measured = explain_records([make_record(batch_size=8, measurement=measurement)])
     quiet, busy = (StepTime(device_s=0.5, on_host=True, lost=lost) for lost in (0.0, 0.2))
-    assert plus_minus(images_per_s(8, quiet)) == "± 15.0%"
-    assert plus_minus(images_per_s(8, busy)) == "or more"  # its step is too slow
-    assert plus_minus(in_place_of(measured, quiet, busy)) == "± unknown"
-    assert plus_minus(in_place_of(measured, busy, quiet)) == "± unknown"
+    assert plus_minus(modelled_rate(8, quiet)) == "± 15.0%"
+    assert plus_minus(modelled_rate(8, busy)) == "or more"  # its step is too slow
+    assert plus_minus(expected_rate(measured, quiet, busy)) == "± unknown"
+    assert plus_minus(expected_rate(measured, busy, quiet)) == "± unknown"
 
 
 def test_beside_a_gpu_each_stage_is_in_proportion_to_its_own_part() -> None:
-    measured = summarise(busy_timeline())  # host 80 ms and input 20 ms in one thread, GPU 60 ms
+    measured = explain_timeline(busy_timeline())  # host 80 ms and input 20 ms in one thread, GPU 60 ms
     own = StepTime(device_s=0.030, host_s=0.020)
     images = measured.images_per_step
 
     def after(**parts: float) -> float:
-        return images / in_place_of(measured, own, StepTime(**parts)).value
+        return images / expected_rate(measured, own, StepTime(**parts)).value
 
     assert after(device_s=0.030, host_s=0.020) == pytest.approx(0.100)
     assert after(device_s=0.030, host_s=0.005) == pytest.approx(0.060)  # the GPU fills it now
     assert after(device_s=0.015, host_s=0.020) == pytest.approx(0.100)  # faster kernels alone bring nothing
     assert after(device_s=0.030, host_s=0.020, overlapped=True) == pytest.approx(0.080)
-    assert in_place_of(measured, own, own).relative_half_width == pytest.approx(BY_TABLE)
+    assert expected_rate(measured, own, own).relative_half_width == pytest.approx(BY_TABLE)

@@ -6,13 +6,13 @@ from scipy.special import chdtri, stdtr
 
 from tcbench.analysis import noise
 from tcbench.analysis.noise import LEAST_CELLS, Pooled
-from tcbench.analysis.welch import Estimate, Group
+from tcbench.analysis.welch import Estimate, SampleStats
 
 
 def cells(sds, trials=5, seed=0):
     """One cell for each standard deviation of its trials."""
     random = np.random.default_rng(seed)
-    sides = [[Group.plain(sd * random.standard_normal(trials)) for _ in range(2)] for sd in sds]
+    sides = [[SampleStats.from_values(sd * random.standard_normal(trials)) for _ in range(2)] for sd in sds]
     return [Estimate(*pair) for pair in sides]
 
 
@@ -39,13 +39,13 @@ def test_where_some_cells_are_wild_a_few_trials_that_agree_make_none_steady():
     """A cell's noise is taken for the common one, but none of it is sure: far out the wild ones count."""
     variances = 1e-4 * chdtri(3, (np.arange(36) + 0.5) / 36) / 3
     machines = [np.concatenate([variances, factor * variances[[4, 13, 22, 31]]]) for factor in (1, 25)]
-    pooled = [noise.pooled([Estimate(Group(4, 0.0, v)) for v in of]) for of in machines]
+    pooled = [noise.pooled([Estimate(SampleStats(4, 0.0, v)) for v in of]) for of in machines]
     tame, wild = (each[18].ratio for each in pooled)
     assert wild.reach(0.95) == pytest.approx(tame.reach(0.95), rel=0.15)
     assert tame.reach(1 - 1e-5) < 5 * tame.reach(0.95)
     assert wild.reach(1 - 1e-5) > 7 * wild.reach(0.95)
     # More trials of the same tell that it is steady.
-    more = pooled[1][18].grown(20)
+    more = pooled[1][18].with_more_trials(20)
     assert more.reach(1 - 1e-5) < 3 * more.reach(0.95)
 
 
@@ -64,7 +64,7 @@ def test_cells_that_vary_unlike_each_other_borrow_little():
 
 
 def test_what_does_not_vary_at_all_stays_certain():
-    still = Estimate(Group(5, 0.1, 0.0), Group(5, 0.0, 0.0))
+    still = Estimate(SampleStats(5, 0.1, 0.0), SampleStats(5, 0.0, 0.0))
     pooled = noise.pooled([*cells([0.01] * 20), still])
     assert pooled[-1] is still
     assert noise.pooled([still] * 20) == [still] * 20
@@ -79,7 +79,7 @@ def test_cells_with_unlike_numbers_of_trials_share_the_noise_of_one_trial():
 
 def test_rounds_that_are_compared_stay_so():
     random = np.random.default_rng(2)
-    own = [Estimate(Group.plain(0.01 * random.standard_normal(5))) for _ in range(20)]
+    own = [Estimate(SampleStats.from_values(0.01 * random.standard_normal(5))) for _ in range(20)]
     pooled = noise.pooled(own)
     assert all(estimate.by_round for estimate in pooled)
     inverse = pooled[0].inverse
@@ -89,9 +89,9 @@ def test_rounds_that_are_compared_stay_so():
 
 def test_more_trials_of_the_same_make_the_error_smaller():
     [first, *_] = noise.pooled(cells([0.01] * 20))
-    assert first.grown(0) == first.ratio
-    assert first.grown(15).error == pytest.approx(first.ratio.error / 2, rel=0.35)
-    assert first.grown(15).degrees > first.ratio.degrees
+    assert first.with_more_trials(0) == first.ratio
+    assert first.with_more_trials(15).error == pytest.approx(first.ratio.error / 2, rel=0.35)
+    assert first.with_more_trials(15).degrees > first.ratio.degrees
 
 
 @pytest.mark.parametrize("x", [0.01, 0.3, 2.0, 500.0])

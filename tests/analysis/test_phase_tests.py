@@ -53,13 +53,13 @@ def test_a_loss_is_found_in_its_phase_and_nowhere_else(grown_s, expected, by_rou
     if lost:
         assert judged[0][lost].slower_by.holds(grown_s[lost] / 0.1)
         assert judged[0][lost].slower_by.relative_half_width < 0.15
-        assert judged[0][lost].alone.by_round == by_round
+        assert judged[0][lost].unadjusted.by_round == by_round
 
 
 def test_few_trials_do_not_tell_what_phases_have_in_common():
     few, enough = (phase_tests.judge(matrix({"backward": 0.005}, cells), RULE)[0]["backward"] for cells in (1, 3))
-    assert (few.beside, few.decision) == (few.alone, None)
-    assert (enough.beside.ratio.error < enough.alone.ratio.error / 3, enough.decision) == (True, "slower")
+    assert (few.adjusted, few.decision) == (few.unadjusted, None)
+    assert (enough.adjusted.ratio.error < enough.unadjusted.ratio.error / 3, enough.decision) == (True, "slower")
 
 
 @pytest.mark.parametrize(("name", "grown_s", "decision"), [("backward", 0.00333, "slower"), ("io", 0.0031, None)])
@@ -80,7 +80,7 @@ def test_a_phase_that_varies_by_itself_does_not_hide_what_the_others_have_in_com
     random = np.random.default_rng(1)
     cells = io_of(matrix({}), lambda: 0.02 * (1 + 0.3 * random.standard_normal((2, 5))))
     judged = phase_tests.judge(cells, RULE)[0]["backward"]
-    assert judged.beside.ratio.error < judged.alone.ratio.error / 5
+    assert judged.adjusted.ratio.error < judged.unadjusted.ratio.error / 5
 
 
 def test_what_one_cell_has_alone_counts_no_more_for_it():
@@ -88,7 +88,7 @@ def test_what_one_cell_has_alone_counts_no_more_for_it():
     noise = 0.01 * (1 + 0.3 * random.standard_normal((2, 5)))
     cells = matrix({"backward": 0.005})
     cells[0] = PhaseTrials(0.1, {**cells[0].base, "own": noise[0]}, {**cells[0].current, "own": noise[1]})
-    assert phase_tests.judge(cells, RULE)[0]["backward"].beside.ratio.error < 0.004
+    assert phase_tests.judge(cells, RULE)[0]["backward"].adjusted.ratio.error < 0.004
 
 
 def test_a_small_phase_that_changed_by_itself_says_little_of_the_others():
@@ -109,7 +109,7 @@ def test_a_trial_that_lacks_a_phase_takes_none_of_the_others_away(by_round):
 def test_a_phase_that_took_no_time_tells_nothing_of_the_others(current_s):
     judged = phase_tests.judge(io_of(matrix({"update": 0.005}), lambda: ([0.0] * 5, current_s)), RULE)
     assert judged[0]["update"].decision == "slower"
-    assert judged[0]["update"].beside.ratio.error < judged[0]["update"].alone.ratio.error / 3
+    assert judged[0]["update"].adjusted.ratio.error < judged[0]["update"].unadjusted.ratio.error / 3
     assert judged[1]["io"].decision is None
 
 

@@ -61,7 +61,7 @@ def test_exchanging_the_sides_inverts_the_ratio(one, data):
 def test_more_rounds_narrow_a_paired_ratio_as_more_rounds_would():
     estimate = rounds.estimate(CURRENT, DRIFTING)
     assert estimate.n == 6
-    grown = estimate.grown(18)
+    grown = estimate.with_more_trials(18)
     assert (grown.log, grown.degrees) == (estimate.ratio.log, 23)
     assert grown.error == pytest.approx(estimate.ratio.error / 2)
 

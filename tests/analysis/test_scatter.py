@@ -21,7 +21,7 @@ def test_noise_and_rounds_are_those_of_a_two_way_layout():
     of = scatter.scatter(there)
     assert (of.degrees, of.drift_degrees) == (2, 1)
     assert of.variance == pytest.approx((0.0**2 + 0.03**2 + 0.03**2) / 2 / 2)
-    assert of.of_rounds[1] - of.of_rounds[0] == pytest.approx(0.1)
+    assert of.round_effects[1] - of.round_effects[0] == pytest.approx(0.1)
     # Of the squares about the cells' means 0.015 are the rounds', and noise alone would leave its variance of them.
     assert of.drift == pytest.approx((0.015 - of.variance) / 3)
 
@@ -32,7 +32,7 @@ def test_a_cell_with_one_trial_takes_the_runs_scatter_and_others_are_drawn_towar
     alone, among = of.group(there[4]), of.group(there[0])
     assert (alone.n, alone.mean, alone.variance, alone.degrees) == (1, there[4][0][1], of.variance, scatter.WEIGHT)
     assert (among.n, among.degrees) == (3, scatter.WEIGHT + 2)
-    left = [log - of.of_rounds[k] for k, log in there[0]]
+    left = [log - of.round_effects[k] for k, log in there[0]]
     own = sum((log - sum(left) / 3) ** 2 for log in left)
     assert among.variance == pytest.approx((scatter.WEIGHT * of.variance + own) / (scatter.WEIGHT + 2))
 

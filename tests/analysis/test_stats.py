@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from tcbench.analysis import stats, welch
 from tcbench.analysis.stats import Interval, stall_s
-from tcbench.analysis.welch import Group
+from tcbench.analysis.welch import SampleStats
 from tcbench.core.stopping import relative_half_width
 
 TIMES = st.lists(st.floats(1e-4, 10.0), min_size=2, max_size=40)
@@ -79,8 +79,8 @@ def test_the_interval_over_steps_covers_the_truth_about_as_often_as_it_says(r: f
 
 
 def test_a_ratio_with_a_side_of_one_step_has_no_limits() -> None:
-    steady = Group.of_steps(2.0, [0.5] * 10)
-    assert welch.log_ratio(steady, Group.of_steps(1.0, [1.0])).interval() == Interval(2.0, 0.0, math.inf)
+    steady = SampleStats.from_steps(2.0, [0.5] * 10)
+    assert welch.log_ratio(steady, SampleStats.from_steps(1.0, [1.0])).interval() == Interval(2.0, 0.0, math.inf)
 
 
 @pytest.mark.parametrize(

@@ -110,7 +110,8 @@ def test_compare_judges_records_as_the_simulation_judges_figures():
     comparison = compare.compare(records("base"), records("current"))
     for number, cell in enumerate(comparison.cells):
         groups = [
-            welch.Group.of([(2 + number) / np.mean(t[1:]) for t in steps[side][number]]) for side in ("current", "base")
+            welch.SampleStats.from_figures([(2 + number) / np.mean(t[1:]) for t in steps[side][number]])
+            for side in ("current", "base")
         ]
         ratio = welch.log_ratio(*groups)
         assert cell.ratio.value == pytest.approx(ratio.value)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tcbench.analysis import verdict
 from tcbench.analysis.verdict import Rule
-from tcbench.analysis.welch import Estimate, Group, LogRatio, log_ratio
+from tcbench.analysis.welch import Estimate, LogRatio, SampleStats, log_ratio
 
 
 @pytest.mark.parametrize(
@@ -60,14 +60,14 @@ def test_exchanging_the_sides_exchanges_regression_and_improvement(log, error, d
 
 @given(st.floats(-0.1, 0.1), st.floats(1e-3, 0.05), st.integers(2, 8))
 def test_so_many_more_trials_would_decide_and_one_fewer_would_not(log, deviation, n):
-    current, base = Group(n, log, deviation**2), Group(n, 0.0, deviation**2)
+    current, base = SampleStats(n, log, deviation**2), SampleStats(n, 0.0, deviation**2)
     rule = Rule()
     if rule.judge(log_ratio(current, base)) != "inconclusive":
         return
     more = rule.more_trials(Estimate(current, base))
 
     def judged(m: int) -> str:
-        return rule.judge(log_ratio(*(Group(n + m, g.mean, g.variance) for g in (current, base))))
+        return rule.judge(log_ratio(*(SampleStats(n + m, g.mean, g.variance) for g in (current, base))))
 
     if more is None:
         assert judged(verdict.MOST_TRIALS - n) == "inconclusive"
@@ -77,8 +77,8 @@ def test_so_many_more_trials_would_decide_and_one_fewer_would_not(log, deviation
 
 
 def test_a_loss_of_the_threshold_itself_is_never_decided():
-    group = Group(5, 0.0, 1e-4)
-    assert Rule().more_trials(Estimate(Group(5, math.log(0.97), 1e-4), group)) is None
+    group = SampleStats(5, 0.0, 1e-4)
+    assert Rule().more_trials(Estimate(SampleStats(5, math.log(0.97), 1e-4), group)) is None
 
 
 @pytest.mark.parametrize("trials", [(8,), (5, 8), (3, 5, 8), (3, 4, 6, 8)])

@@ -8,13 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tcbench.analysis import welch
-from tcbench.analysis.welch import Group
+from tcbench.analysis.welch import SampleStats
 
 figures = st.lists(st.floats(0.01, 1e4), min_size=2, max_size=12)
 
 
 def ratio(one, other):
-    return welch.log_ratio(Group.of(one), Group.of(other))
+    return welch.log_ratio(SampleStats.from_figures(one), SampleStats.from_figures(other))
 
 
 @given(figures, figures)
@@ -42,7 +42,7 @@ def test_without_any_variation_the_ratio_is_certain():
 @pytest.mark.parametrize("wrong", [[1.0], [], [1.0, 0.0], [1.0, -1.0], [1.0, math.inf], [1.0, math.nan]])
 def test_figures_that_make_no_group_are_refused(wrong):
     with pytest.raises(ValueError, match=r"two trials|positive and finite"):
-        Group.of(wrong)
+        SampleStats.from_figures(wrong)
 
 
 def test_the_geometric_mean_of_ratios_is_surer_than_each():

@@ -168,7 +168,7 @@ def test_it_decides_exactly_as_the_simulation_of_gates_does(figures, trials, dat
     figures_of = []
     for place in range(len(figures)):
         made = [[execute(Trial(side, place, n, 0)) for n in range(8)] for side in (CURRENT, BASE)]
-        told = [[METRICS[metric].of(one) for one in side] for side in made]
+        told = [[METRICS[metric].read(one) for one in side] for side in made]
         figures_of.append(tuple([1 / f for f in side] if metric == "memory" else side for side in told))
     settled = settle(figures_of, Judgement(of_gate, IN_TURNS))
     for place, pair in enumerate(figures):

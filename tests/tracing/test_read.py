@@ -3,7 +3,7 @@ import pytest
 from show.charts.charts import words
 
 from tcbench import tracing
-from tcbench.analysis.bottleneck import explain_records, summarise
+from tcbench.analysis.bottleneck import explain_records, explain_timeline
 from tcbench.commands.timeline.chart import timeline_chart
 from tcbench.core.errors import StoreError, TraceError
 from tcbench.core.record import MeasureSettings, PhaseTimes
@@ -28,8 +28,8 @@ def test_of_timed_phases_a_timeline_says_what_the_record_says():
     phases = tuple(PhaseTimes(name=name, host_s=(s,) * 10) for name, s in {"io": 0.01, "forward": 0.19}.items())
     record = factories.make_record(measurement=factories.make_measurement([0.2] * 12, phases=phases))
     timeline = from_record(record)
-    assert summarise(timeline) == explain_records([record])
-    assert limit_sentence(summarise(timeline)).endswith("; input is made beside it")
+    assert explain_timeline(timeline) == explain_records([record])
+    assert limit_sentence(explain_timeline(timeline)).endswith("; input is made beside it")
     page = words(timeline_chart([timeline] * 13))
     assert any("Phases of a record are those of its timed steps" in text for text in page)
     assert not any("profiler" in text for text in page)
@@ -48,9 +48,9 @@ def test_of_a_record_on_a_gpu_the_gpus_phases_stand_beside_the_hosts_and_lag_beh
     assert begins == pytest.approx([0.25 * place for place in range(10)])
     # The second pass begins when the GPU has done the first.
     assert [step.begin_s for step in timeline.steps] == pytest.approx([0.0, 0.3, 1.0, 1.3, 1.6])
-    assert summarise(timeline) == explain_records([record])
+    assert explain_timeline(timeline) == explain_records([record])
     needs = "host needs 300 ms per step, GPU 450 ms"
-    assert limit_sentence(summarise(timeline)) == f"gpu-bound: {needs}; a step takes 500 ms"
+    assert limit_sentence(explain_timeline(timeline)) == f"gpu-bound: {needs}; a step takes 500 ms"
     page = words(timeline_chart([timeline], steps=2))
     assert {"CPU", "GPU", "16.0 images/s"} <= set(page)
     assert any("hold what it waits in them for the CPU" in text for text in page)

@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Sequence
 
-from tcbench.analysis.summary import by_cell
+from tcbench.analysis.summary import group_by_cell
 from tcbench.analysis.welch import LEAST_TRIALS
 from tcbench.core.record import TAKE_ENOUGH, Record
 from tcbench.run.baseline import Baseline, Broken
@@ -22,7 +22,7 @@ def kept(baseline: Baseline) -> str:
 def doubts(records: Sequence[Record]) -> list[str]:
     """List the reasons why records are a weak base to compare with."""
     lines = []
-    trials = Counter({key: sum(r.status == "ok" for r in group) for key, group in by_cell(records).items()})
+    trials = Counter({key: sum(r.status == "ok" for r in group) for key, group in group_by_cell(records).items()})
     few = sum(0 < n < LEAST_TRIALS for n in trials.values())
     if few:
         which = "every cell has" if few == len(trials) else f"{few} of {len(trials)} cells have"

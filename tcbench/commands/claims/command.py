@@ -40,14 +40,14 @@ def claims(
     tcbench claims results/*/naruse2018-*.jsonl --format markdown
     tcbench claims results --scenario my.toml         by the [[claim]] tables of your own scenario
     """
-    from tcbench.analysis.bottleneck import summarise
+    from tcbench.analysis.bottleneck import explain_timeline
     from tcbench.analysis.claims import by_timelines, scorecards
     from tcbench.commands.claims import table
     from tcbench.run.plan import lacking
     from tcbench.run.scenario import claims_of
 
     given = read_results(results, out, "documents")
-    seen = list(map(summarise, given.timelines))
+    seen = list(map(explain_timeline, given.timelines))
     sources = (by_timelines(seen), *training(given.documents, given.paths))
     cards = scorecards(given.records, claims_of(scenario, options.words), sources, lacking)
     if seen and len(cards) > 1:

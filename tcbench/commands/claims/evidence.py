@@ -11,13 +11,13 @@ from tcbench.run.inputs import files_beside
 from tcbench.show.notes import aside
 
 if TYPE_CHECKING:
-    from tcbench.analysis.claims import OtherSource
+    from tcbench.analysis.claims import EvidenceSource
 
 BESIDE = "numerics-*.json"
 """Documents of `tcbench numerics`, which lie beside records."""
 
 
-def training(named: Sequence[Path], paths: Sequence[Path]) -> tuple[OtherSource, ...]:
+def training(named: Sequence[Path], paths: Sequence[Path]) -> tuple[EvidenceSource, ...]:
     """Return functions that judge claims by the documents that were named, or else by the newest beside the records
     that can be read, one of one rank and one of many. Documents of several folders are of several machines, and none of
     them is chosen. Raises SelectionError for several of a kind that were named, and StoreError for one that cannot be
@@ -28,7 +28,7 @@ def training(named: Sequence[Path], paths: Sequence[Path]) -> tuple[OtherSource,
     beside = files_beside(paths, BESIDE)
     if len({path.parent for path in beside}) > 1:
         beside = {}
-    chosen: dict[bool, OtherSource] = {}
+    chosen: dict[bool, EvidenceSource] = {}
     for path in named or sorted(beside.values(), key=lambda document: document.name, reverse=True):
         try:
             document = read(path)

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from tcbench.analysis.claims import EMULATED, OUTCOMES, AtBatchSize, ClaimOutcome, Evaluated, Scorecard
+from tcbench.analysis.claims import EMULATED, OUTCOMES, BatchSizeOutcome, ClaimOutcome, EvaluatedClaim, Scorecard
 from tcbench.core.claim import Claim
 from tcbench.core.groups import grouped
 from tcbench.core.record import TAKE_ENOUGH
@@ -60,14 +60,14 @@ def _is(n: int) -> str:
     return "is" if n == 1 else "are"
 
 
-def table(card: Scorecard) -> Table[Evaluated]:
+def table(card: Scorecard) -> Table[EvaluatedClaim]:
     """One row per claim, in the scenario's order."""
 
-    def here(evaluated: Evaluated) -> Badge:
+    def here(evaluated: EvaluatedClaim) -> Badge:
         badge = BADGES[evaluated.outcome]
         return replace(badge, word=f"{badge.word} *") if evaluated.by_one_trial else badge
 
-    columns: list[Column[Evaluated]] = [
+    columns: list[Column[EvaluatedClaim]] = [
         Column("slide", lambda evaluated: evaluated.claim.slide, COUNT, wraps=True),
         Column("claim", lambda evaluated: evaluated.claim.says, ratio=5),
         Column("2018", lambda evaluated: None if evaluated.claim.slide is None else IN_2018, wraps=False),
@@ -80,12 +80,14 @@ def table(card: Scorecard) -> Table[Evaluated]:
 def notes(cards: Sequence[Scorecard]) -> list[str]:
     """Hints on reading the tables."""
     lines: list[str] = []
-    compared = [at for card in cards for evaluated in card.claims for at in evaluated.at if at.ratio is not None]
+    compared = [
+        at for card in cards for evaluated in card.claims for at in evaluated.batch_sizes if at.ratio is not None
+    ]
     if any(at.unit == "steps" for at in compared):
         lines.append(Caution(f"*: over the steps of one trial; {TAKE_ENOUGH}."))
     if compared:
         lines.append("(a to b): 95% interval; the whole of it decides a claim.")
-    if any(at.why.endswith(EMULATED) for card in cards for evaluated in card.claims for at in evaluated.at):
+    if any(at.why.endswith(EMULATED) for card in cards for evaluated in card.claims for at in evaluated.batch_sizes):
         lines.append(
             "emulated: this processor lacks the instructions of that precision, whose speed says nothing here."
         )
@@ -141,7 +143,7 @@ def _card_json(card: Scorecard) -> dict[str, Any]:
     }
 
 
-def _claim_json(evaluated: Evaluated) -> dict[str, Any]:
+def _claim_json(evaluated: EvaluatedClaim) -> dict[str, Any]:
     claim = evaluated.claim
     return {
         **dataclasses.asdict(claim),
@@ -155,24 +157,24 @@ def _claim_json(evaluated: Evaluated) -> dict[str, Any]:
             | {"why": _why(at)}
             | fields(at, "left right ratio unit more_trials out_of_memory")
             | {"missing": [{"config": config, "batch_size": size} for config, size in at.missing]}
-            for at in evaluated.at
+            for at in evaluated.batch_sizes
         ],
     }
 
 
-def _why(at: AtBatchSize) -> str:
+def _why(at: BatchSizeOutcome) -> str:
     return limit_sentence(at.bottleneck) if at.bottleneck else at.why
 
 
-def measured(evaluated: Evaluated) -> str:
+def measured(evaluated: EvaluatedClaim) -> str:
     """The figures behind an outcome: batch size by batch size, those that say the same together."""
-    if not evaluated.at:
+    if not evaluated.batch_sizes:
         return evaluated.why
-    said = grouped((_at(evaluated.claim, at), at.batch_size) for at in evaluated.at)
+    said = grouped((_at(evaluated.claim, at), at.batch_size) for at in evaluated.batch_sizes)
     return "; ".join(f"{', '.join(map(str, sizes))}: {text}" for text, sizes in said.items())
 
 
-def _at(claim: Claim, at: AtBatchSize) -> str:
+def _at(claim: Claim, at: BatchSizeOutcome) -> str:
     """One batch size: `1.52x (1.49 to 1.55)`, an outcome that is not clear from it, and why."""
     parts = []
     if at.ratio is not None:

@@ -155,10 +155,10 @@ def _of_records(
 
 def _cells(path: Path, records: Sequence[Record]) -> dict[tuple[str, int, int], list[Record]]:
     """Records by what cells pair by. Raises SelectionError where two cells share that."""
-    from tcbench.analysis.summary import by_cell
+    from tcbench.analysis.summary import group_by_cell
 
     cells: dict[tuple[str, int, int], list[Record]] = {}
-    for (_, cell), of in by_cell(records).items():
+    for (_, cell), of in group_by_cell(records).items():
         if cell.name in cells:
             raise SelectionError(f"{path}: {cell.label} in several settings or on several machines; name one run")
         cells[cell.name] = of

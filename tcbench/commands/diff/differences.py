@@ -18,7 +18,7 @@ from tcbench.analysis.comparability import Difference
 from tcbench.analysis.compare import THROUGHPUT, ClockName, Comparison, Trials
 from tcbench.analysis.phases import phase_costs, step_s
 from tcbench.analysis.stats import Interval
-from tcbench.analysis.summary import by_cell
+from tcbench.analysis.summary import group_by_cell
 from tcbench.analysis.welch import LEAST_TRIALS
 from tcbench.core.errors import NotComparableError
 from tcbench.core.groups import summed
@@ -186,7 +186,7 @@ _MOST_CHANGED = 6
 
 def changed(comparison: Comparison, base: Iterable[Record], current: Iterable[Record]) -> tuple[Diff, ...]:
     """The cells whose throughput surely changed, those that changed most, of the records that were compared."""
-    before, after = by_cell(base), by_cell(current)
+    before, after = group_by_cell(base), group_by_cell(current)
     certain = [c for c in comparison.cells if c.verdict in ("regression", "improved") and c.metric is THROUGHPUT]
     by_change = sorted(certain, key=lambda cell: -abs(math.log(cell.ratio.value)) if cell.ratio else 0.0)
     diffs = []
@@ -214,7 +214,7 @@ def of_timelines(base: Timeline, current: Timeline) -> Diff:
     _refuse(
         [("batch size", base.batch_size, current.batch_size), ("device", _noun(base.device), _noun(current.device))]
     )
-    before, after = bottleneck.summarise(base), bottleneck.summarise(current)
+    before, after = bottleneck.explain_timeline(base), bottleneck.explain_timeline(current)
     step = StepPart("step", None, before.step_s, after.step_s)
     if before.device is None or after.device is None:
         clock: ClockName = "host"

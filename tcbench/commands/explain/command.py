@@ -92,12 +92,12 @@ def _next_steps(explained: Sequence[Explanation], results: Sequence[str], out: P
 
 
 def _show_timelines(timelines: Sequence[Timeline], json: bool) -> None:
-    from tcbench.analysis.bottleneck import summarise
+    from tcbench.analysis.bottleneck import explain_timeline
     from tcbench.commands.explain.table import costs_lines, lines_of, timelines_json
     from tcbench.commands.roofline.roofline import costliest
     from tcbench.run import ceilings
 
-    bottlenecks = list(map(summarise, timelines))
+    bottlenecks = list(map(explain_timeline, timelines))
     costs = [costliest(timeline, ceilings.of_record(timeline.record)) for timeline in timelines]
     if json:
         typer.echo(timelines_json(timelines, bottlenecks, costs))

@@ -18,7 +18,7 @@ from typing import Any
 import msgspec
 
 from tcbench.analysis.stats import Interval, images_per_s
-from tcbench.analysis.summary import CellSummary, by_cell, summarise
+from tcbench.analysis.summary import CellSummary, group_by_cell, summarise
 from tcbench.commands.run.scaling import Curve, Point, curves
 from tcbench.core.errors import SelectionError
 from tcbench.core.record import Record
@@ -155,7 +155,7 @@ def _steps(records: Sequence[Record]) -> Iterator[Row]:
 
 def _placed(records: Sequence[Record]) -> Iterator[tuple[str | None, Record]]:
     """Each record with its machine, cell by cell; one that knows nothing of its machine has its run's."""
-    return ((machine, record) for (machine, _), group in by_cell(records).items() for record in group)
+    return ((machine, record) for (machine, _), group in group_by_cell(records).items() for record in group)
 
 
 def _flat(values: Row) -> Row:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from tcbench.analysis.advice import ON_HOST, images_per_s
+from tcbench.analysis.advice import ON_HOST, modelled_rate
 from tcbench.core.groups import grouped
 from tcbench.core.record import BUSY, Cell
 from tcbench.core.step_time import StepTime, Told
@@ -33,7 +33,7 @@ def table(told: Mapping[Cell, Told]) -> ConfigTable[_Row]:
         Column("host", lambda row: row[1].host_s, SECONDS),
         Column("input", lambda row: row[1].input_s, SECONDS),
         Column("step", lambda row: row[1].step_s, SECONDS),
-        Column(rate_unit(told), lambda row: images_per_s(row[0].images_per_step, row[1]), RATE),
+        Column(rate_unit(told), lambda row: modelled_rate(row[0].images_per_step, row[1]), RATE),
     ]
     rows = [*told.items()]
     return ConfigTable(columns, rows, cell=lambda row: row[0], instead=lambda row: "unknown" * isinstance(row[1], str))
@@ -72,7 +72,7 @@ def _cell_json(cell: Cell, answer: Told) -> dict[str, Any]:
     value = fields(cell, "config batch_size image_size key") | {"cannot_run": None}
     if isinstance(answer, str):
         return value | {"untraced": answer}
-    rate = images_per_s(cell.images_per_step, answer)
+    rate = modelled_rate(cell.images_per_step, answer)
     return value | {
         "untraced": None,
         **fields(answer, "works_s=device_s host_s input_s expected_s=step_s"),

@@ -5,7 +5,7 @@ from typing import Any
 
 from rich.text import Text
 
-from tcbench.analysis.advice import images_per_s
+from tcbench.analysis.advice import modelled_rate
 from tcbench.analysis.stats import Interval
 from tcbench.commands.forecast.forecast import CellForecast, Forecast, WorkForecast
 from tcbench.core.groups import grouped
@@ -59,7 +59,7 @@ def table(forecast: Forecast) -> ConfigTable[CellForecast]:
 
 def by_gpu_alone(cell: CellForecast) -> Interval:
     """The rate of steps that no host and no input keeps waiting."""
-    return images_per_s(cell.cell.images_per_step, StepTime(device_s=cell.expected_s))
+    return modelled_rate(cell.cell.images_per_step, StepTime(device_s=cell.expected_s))
 
 
 def _not_forecast(cell: CellForecast) -> str | None:

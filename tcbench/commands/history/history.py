@@ -10,9 +10,9 @@ from tcbench.analysis import comparability, compare
 from tcbench.analysis.comparability import Difference
 from tcbench.analysis.compare import THROUGHPUT, CellComparison, Side, Trials
 from tcbench.analysis.stats import Interval
-from tcbench.analysis.summary import by_cell, environments
+from tcbench.analysis.summary import environments, group_by_cell
 from tcbench.analysis.verdict import Rule
-from tcbench.analysis.welch import LEAST_TRIALS, Group
+from tcbench.analysis.welch import LEAST_TRIALS, SampleStats
 from tcbench.core.groups import grouped
 from tcbench.core.record import Cell, Environment, Record
 
@@ -70,7 +70,7 @@ class HistoryPoint:
     def interval(self) -> Interval | None:
         """Student's t on the logarithms of the trials' figures, as in `welch`."""
         figures = self.side.figures
-        return Group.of(figures).geometric_mean.interval() if len(figures) >= LEAST_TRIALS else None
+        return SampleStats.from_figures(figures).geometric_mean.interval() if len(figures) >= LEAST_TRIALS else None
 
     @property
     def regressed(self) -> bool:
@@ -118,9 +118,9 @@ def history(
     records = tuple(records)
     codes = _codes(records)
     revisions = _revisions(records, codes, places or {})
-    beneath = comparability.beneath(records, allow)
+    beneath = comparability.stack_differences(records, allow)
     cells = []
-    for (machine, cell), of_cell in by_cell(records).items():
+    for (machine, cell), of_cell in group_by_cell(records).items():
         for stack, group in _by_stack(of_cell, codes, beneath).items():
             at = grouped((codes[id(record)], record) for record in group)
             known = [r for r in group if r.environment is not None]
@@ -202,7 +202,7 @@ def _points(groups: Sequence[tuple[Revision, Trials]], rule: Rule, allow: Collec
     for revision, trials in groups:
         ok = trials.side.status == "ok"
         before = last_ok if ok and last_ok else last
-        point = HistoryPoint(revision, trials.by(THROUGHPUT))
+        point = HistoryPoint(revision, trials.side_by_metric(THROUGHPUT))
         if before is not None:
             differences = comparability.differences(before[1].facts, trials.facts)
             broken_by = tuple(difference for difference in differences if difference.facet not in allow)

@@ -14,9 +14,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from tcbench.analysis.claims import Evidence, OtherSource
+from tcbench.analysis.claims import Evidence, EvidenceSource
 from tcbench.analysis.stats import Interval
-from tcbench.analysis.welch import Group, exp, quantile
+from tcbench.analysis.welch import SampleStats, exp, quantile
 from tcbench.commands.numerics.equivalence import Equivalence, equivalence
 from tcbench.core.claim import Claim
 from tcbench.core.numerics import ALL_TECHNIQUES, KINDS, Document, GradientKind, Gradients, Magnitudes, Run, Technique
@@ -84,7 +84,7 @@ CLAIMED = {"fp16": ("both", "dynamic"), "bf16": ("bf16",)}
 """The techniques that a rung stands for: the talk's fp16 has loss scaling, static or dynamic, and master weights."""
 
 
-def by_training(document: Document, source: str | None = None) -> OtherSource:
+def by_training(document: Document, source: str | None = None) -> EvidenceSource:
     """Evidence for claims from training runs in parallel (slides 5 to 7): whether fp16 with both techniques trains like
     fp32, and whether many gradients become zero in float16 that the loss scale keeps. Where the document saw no
     gradients, or did not run what is claimed of, nobody measured it. `source`: the document's name, to be named with
@@ -326,7 +326,9 @@ def _of_logs(mean: Interval) -> Interval:
 
 def mean_interval(values: Sequence[float]) -> Interval:
     """The mean with Student's 95% interval; without width for one value, which tells nothing of the next."""
-    return Group.plain(values).mean_interval if len(values) > 1 else Interval(*[statistics.fmean(values)] * 3)
+    return (
+        SampleStats.from_values(values).mean_interval if len(values) > 1 else Interval(*[statistics.fmean(values)] * 3)
+    )
 
 
 def loss_curve(document: Document, technique: str, window: int) -> tuple[Interval, ...]:

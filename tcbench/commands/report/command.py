@@ -21,7 +21,7 @@ from tcbench.show.sides import Labels
 from tcbench.show.streams import STANDARD_OUTPUT, write_file
 
 if TYPE_CHECKING:
-    from tcbench.analysis.claims import AskedClaims, OtherSource, Scorecard
+    from tcbench.analysis.claims import EvidenceSource, ScenarioClaims, Scorecard
     from tcbench.commands.report.build import Compared
     from tcbench.core.record import Cell, Record
     from tcbench.core.timeline import Timeline
@@ -133,19 +133,19 @@ def _timelines(given: Given) -> tuple[list[Timeline], list[str]]:
     return timelines, notes
 
 
-def _scorecards(records: Sequence[Record], sources: Sequence[OtherSource]) -> tuple[Scorecard, ...]:
+def _scorecards(records: Sequence[Record], sources: Sequence[EvidenceSource]) -> tuple[Scorecard, ...]:
     """By the scenarios that come with tcbench; others claim nothing here."""
-    from tcbench.analysis.claims import AskedClaims, scorecards
+    from tcbench.analysis.claims import ScenarioClaims, scorecards
     from tcbench.run.plan import lacking
     from tcbench.run.scenario import claims_of
 
-    known: Callable[[Cell], AskedClaims] = claims_of(None, options.words)
+    known: Callable[[Cell], ScenarioClaims] = claims_of(None, options.words)
 
-    def asked(cell: Cell) -> AskedClaims:
+    def asked(cell: Cell) -> ScenarioClaims:
         try:
             return known(cell)
         except ScenarioError:
-            return AskedClaims(cell.scenario, ())
+            return ScenarioClaims(cell.scenario, ())
 
     return scorecards(records, asked, sources, lacking)
 

@@ -51,7 +51,7 @@ def roofline(
     tcbench roofline results/*/cpu-*.jsonl --config fp32 --bs 8 -o fp32.svg
     tcbench roofline profile.json.gz --layers         with the time of each layer
     """
-    from tcbench.analysis.summary import by_code, summarise
+    from tcbench.analysis.summary import group_by_code, summarise
     from tcbench.commands.roofline import table
     from tcbench.commands.roofline.chart import roofline_chart
     from tcbench.commands.roofline.roofline import base_and_fastest, fastest
@@ -65,7 +65,7 @@ def roofline(
 
     given = read_results(results, out, "profiles")
     summaries = select_cells(_able(summarise(given.records)), chosen.configs, chosen.batch_sizes)
-    rooflines, groups = [], by_code(given.records)
+    rooflines, groups = [], group_by_code(given.records)
     for on_device in grouped((device_of(summary), summary) for summary in summaries).values():
         trials = ([record for record in groups[summary.key] if record.status == "ok"] for summary in on_device)
         those = [under_roof(*one, UNKNOWN, given.timelines) for one in zip(on_device, trials, strict=True)]

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from tcbench.analysis.bottleneck import Bottleneck, explain_records, summarise
+from tcbench.analysis.bottleneck import Bottleneck, explain_records, explain_timeline
 from tcbench.analysis.phases import phase_costs, step_s
 from tcbench.analysis.summary import CellSummary, base_config, declared_work
 from tcbench.core.groups import grouped, summed
@@ -288,7 +288,7 @@ def costliest(timeline: Timeline, ceilings: Ceilings | None) -> tuple[PartCost, 
     """All parts of a step, the longest first: by the GPU's time where it is one's. Raises SelectionError for a
     timeline without steps."""
     record = timeline.record
-    step = summarise(timeline)
+    step = explain_timeline(timeline)
     spent = summed(
         ((span.phase, (span.layer or span.name) if step.on_gpu else span.name), span.duration_s / step.steps)
         for span in (timeline.spans_in("gpu") if step.on_gpu else timeline.spans_in("host", "layer"))

@@ -14,7 +14,7 @@ import msgspec
 from tcbench.analysis import welch
 from tcbench.analysis.phases import ALLREDUCE, times_s
 from tcbench.analysis.stats import Interval
-from tcbench.analysis.summary import CellSummary, Setting, by_code, ratio, summarise
+from tcbench.analysis.summary import CellSummary, Setting, group_by_code, ratio, summarise
 from tcbench.core.groups import grouped
 from tcbench.core.record import Cell, Measurement, RankPart, Record
 
@@ -134,7 +134,7 @@ def curves(records: Iterable[Record]) -> tuple[Curve, ...]:
     records = tuple(records)
     if not any(record.cell.ranks > 1 for record in records):
         return ()
-    groups = by_code(records).values()
+    groups = group_by_code(records).values()
     cells = [
         (summary, [r.measurement for r in group if r.status == "ok" and r.measurement is not None])
         for summary, group in zip(summarise(records), groups, strict=True)

@@ -20,7 +20,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from tcbench.analysis import intervals
-from tcbench.analysis.bottleneck import Bottleneck, summarise, waits
+from tcbench.analysis.bottleneck import Bottleneck, explain_timeline, waits
 from tcbench.analysis.phases import PhaseCost
 from tcbench.analysis.summary import CellSummary
 from tcbench.core.errors import SelectionError
@@ -88,7 +88,8 @@ def timeline_chart(
     timelines, more = first_panels(timelines, lambda timeline: timeline.label, "--config or --bs, or name fewer files")
     window = _window(timelines, zoom, steps, step)
     panels = [
-        _Panel(timeline, summarise(timeline), _first(timeline, steps, step).begin_s, *window) for timeline in timelines
+        _Panel(timeline, explain_timeline(timeline), _first(timeline, steps, step).begin_s, *window)
+        for timeline in timelines
     ]
     return _page(panels, zoom, more)
 
@@ -441,7 +442,7 @@ def timeline_section(timelines: Sequence[Timeline], summaries: Sequence[CellSumm
     shown = [timeline for timeline in timelines if timeline.steps]
     if not shown:
         return None
-    bottlenecks = list(map(summarise, shown))
+    bottlenecks = list(map(explain_timeline, shown))
     rows = [(cell, phase) for cell in bottlenecks for phase in cell.phases]
     notes: list[str] = []
     for timeline, bottleneck in zip(shown, bottlenecks, strict=True):

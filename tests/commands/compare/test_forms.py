@@ -16,7 +16,7 @@ from comparisons import reported, sides
 from tcbench.analysis.compare import PhaseChange
 from tcbench.analysis.stats import Interval
 from tcbench.analysis.verdict import Rule
-from tcbench.analysis.welch import Estimate, Group
+from tcbench.analysis.welch import Estimate, SampleStats
 from tcbench.commands.compare import table as form
 from tcbench.commands.compare.github import MOST_OF_A_KIND, command, github
 from tcbench.commands.compare.junit import junit
@@ -143,7 +143,7 @@ def test_cells_of_one_name_are_told_apart_by_what_differs():
 
 def test_an_interval_without_end_is_null():
     comparison = reported(factories.make_trials(), factories.make_trials(seed=1))
-    endless = replace(comparison.cells[0], estimate=Estimate(Group(2, 0.0, 1e9), Group(2, 0.0, 1e9)))
+    endless = replace(comparison.cells[0], estimate=Estimate(SampleStats(2, 0.0, 1e9), SampleStats(2, 0.0, 1e9)))
     (cell,) = json.loads(to_json(replace(comparison, cells=(endless,))))["cells"]
     assert cell["ratio"] == {"value": 1.0, "low": 0.0, "high": None}
 

@@ -28,7 +28,7 @@ import numpy as np
 
 from tcbench.analysis import welch
 from tcbench.analysis.stats import Interval
-from tcbench.analysis.welch import Group
+from tcbench.analysis.welch import SampleStats
 
 CERTAINTY = 0.95
 """Probability from which a commit is named."""
@@ -197,7 +197,7 @@ class CommitSearch:
         logs = [round_.log_ratio for round_ in self.rounds if round_.commit >= self.likeliest[-1]]
         if len(logs) < welch.LEAST_TRIALS:
             return None
-        return Group.plain(logs).geometric_mean.interval()
+        return SampleStats.from_values(logs).geometric_mean.interval()
 
     def remaining(self, costs: RoundCosts) -> tuple[float, float]:
         """Return the average remaining rounds and seconds, from simulated searches.

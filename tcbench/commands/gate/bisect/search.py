@@ -50,7 +50,7 @@ def _median_step(record: Record) -> float | None:
 
 
 FIGURES: Mapping[str, Callable[[Record], float | None]] = {
-    "throughput": THROUGHPUT.of,
+    "throughput": THROUGHPUT.read,
     "throughput at the median step": _median_step,
 }
 """Figures that rounds may compare: images/s over total time, and at the median step, which short stalls affect less."""
