@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tcbench.core.groups import grouped
-from tcbench.core.record import Cell, Environment, GpuState, Record, encode, settings
+from tcbench.core.record import Cell, Environment, GpuState, Record, cell_settings, encode
 from tcbench.core.store import OF_GATE
 
 FACETS: Mapping[str, str] = {
@@ -191,7 +191,7 @@ def values(records: Iterable[Record]) -> Values:
 @functools.lru_cache(4096)
 def _cell_facts(cell: Cell) -> FactValues:
     facts: dict[tuple[str, str], str] = {}
-    for name, value in settings(cell).items():
+    for name, value in cell_settings(cell).items():
         if name == "device":
             value = value.partition(":")[0]  # the index among equal GPUs does not matter
         if name not in _IDENTITY:

@@ -1,4 +1,4 @@
-"""One thing that `tcbench doctor` looked at."""
+"""The result of one check of `tcbench doctor`."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -8,8 +8,9 @@ FindingState = Literal["ok", "note", "missing", "unusable", "broken"]
 
 @dataclass(frozen=True)
 class Finding:
-    """`note` would spoil a measurement or is good to know; `missing` is something optional; `unusable` is a GPU set-up
-    that cannot run, while the CPU can; `broken` keeps tcbench from running at all."""
+    """The result of one check of `tcbench doctor`. A `note` tells what may disturb measurements or is good to know;
+    `missing` is an optional library that is not installed; `unusable` is a GPU that cannot be used although the CPU
+    can; `broken` is what keeps tcbench from running at all."""
 
     state: FindingState
     subject: str

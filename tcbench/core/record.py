@@ -1,8 +1,8 @@
-"""The form of results: Cell, Measurement, Environment, GpuSamples, Record, and its version.
+"""The schema of results: Cell, Measurement, Environment, GpuSamples and Record.
 
-Everything stored is raw: statistics are derived in `tcbench.analysis`. Unknown fields are ignored when read, so that a
-record may gain optional ones within a version. What came later to a cell or a measurement has a default, and is left
-out of the JSON where it has that, so that cells keep their keys.
+Records hold raw data only; `tcbench.analysis` derives statistics from it. Readers ignore unknown fields, so that a
+schema version may gain optional fields. Fields that were added to a cell have a default and are left out of the JSON if
+they have it, so that cells keep their keys.
 
 History of SCHEMA_VERSION:
 
@@ -28,9 +28,9 @@ SCHEMA_VERSION = 1
 Status = Literal["ok", "skipped", "oom", "failed", "timeout", "crashed"]
 STATUSES: tuple[Status, ...] = ("ok", "skipped", "oom", "failed", "timeout", "crashed")
 FINAL_STATUSES: frozenset[Status] = frozenset({"ok", "skipped", "oom"})
-"""Statuses that are an answer. The others are run again by `--resume`."""
+"""Statuses that answer whether a cell runs. `--resume` repeats trials with any other status."""
 
-# Bounds that no measurement reaches, so that whoever computes with a record's figures need not fear to overflow.
+# Bounds that no measurement reaches, so that no computation with a record's figures overflows.
 Seconds = Annotated[float, Meta(ge=1e-9, le=1e9)]
 PhaseSeconds = Annotated[float, Meta(ge=-1e9, le=1e9)]
 Bytes = Annotated[int, Meta(ge=0, le=2**60)]
@@ -38,12 +38,12 @@ Bytes = Annotated[int, Meta(ge=0, le=2**60)]
 InputKind = Literal["generated", "folder", "synthetic", "modelled", "own"]
 
 UnitName = Annotated[str, Meta(pattern=r"^\w[\w -]{0,31}$")]
-"""The name of what a step works on, in the plural: "images"."""
+"""The plural noun for the elements of a batch, such as "images"."""
 
 
 class Input(msgspec.Struct, frozen=True, kw_only=True):
-    """The source of images. `path` is set for a folder of the user's, `images_per_s` where decoding is modelled: its
-    rate. `hw_decoder_load`: the share of images that DALI gives to a GPU's JPEG decoder, where the scenario says."""
+    """The source of images. `path` is the user's folder, if any. `images_per_s` is the rate of a modelled input.
+    `hw_decoder_load` is the share of images that DALI decodes by the GPU's JPEG decoder, if the scenario sets it."""
 
     kind: InputKind
     path: str | None = None
@@ -52,18 +52,19 @@ class Input(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def label(self) -> str:
+        """The name of the input in tables and charts."""
         return f"{self.kind} at {self.images_per_s:g} images/s" if self.images_per_s else self.kind
 
 
-# Upper bounds far beyond any machine: they keep infinities and slips of the finger out of a plan.
+# Upper bounds beyond any machine: they keep infinities and typing errors out of a plan.
 PositiveInt = Annotated[int, Meta(ge=1, le=1_000_000)]
 Positive = Annotated[float, Meta(gt=0, le=1e9)]
 Decay = Annotated[float, Meta(ge=0, lt=1)]
 
 
 class KfacSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """Settings of the rung kfac. `damping` is added to the curvature, whose factors are averaged over time: each keeps
-    the share `decay` of what it was. Factors and inverses are made anew every `interval` steps."""
+    """Settings of the rung kfac. `damping` is added to the curvature factors, which are moving averages with the decay
+    `decay`. Factors and inverses are updated every `interval` steps."""
 
     damping: Positive = 1e-2
     decay: Decay = 0.95
@@ -71,7 +72,7 @@ class KfacSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TrainSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """Settings of the training step itself, beside the rungs."""
+    """Settings of a training step that do not depend on the rungs."""
 
     learning_rate: Positive = 0.01
     momentum: Decay = 0.9
@@ -81,7 +82,7 @@ class TrainSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CudnnSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """Slide 10's settings. They act on a GPU only."""
+    """Settings of cuDNN (slide 10 of the talk). They affect GPUs only."""
 
     workspace_bytes: int = 512 * 2**20
     autotune: bool = True
@@ -89,8 +90,8 @@ class CudnnSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MeasureSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """The measuring of a cell. `target` is the relative half-width of the 95% confidence interval of the mean step
-    time at which the timed pass ends; `max_time_s` is the budget of the timed pass."""
+    """Settings for measuring a cell. The timed pass ends when the 95% confidence interval of the mean step time has the
+    relative half-width `target`, or after `max_time_s` seconds."""
 
     target: float = 0.02
     max_time_s: float = 60.0
@@ -102,16 +103,16 @@ class MeasureSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 MOST_RUNGS = 64
-"""The most rungs of a config: many more than there are, and few enough that a crafted record slows no command."""
+"""The most rungs that a config may have: more than exist, but few enough that a crafted record slows no command."""
 
 
 class Cell(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, cache_hash=True):
-    """One config x one batch size x one number of ranks, with everything a worker needs to run it. `batch_size` is that
-    of one rank. `device` is "cpu", "cuda:N" or "virtual:CARD"; a host's ranks take its devices one after another.
-    `scenario_cudnn` is set where the config is an ablation: the scenario's settings, of which `cudnn` changes one.
-    `host_speed`: how many times as fast as it is the host is to seem to a simulated device.
-    `unit`: the name of what a step works on `batch_size` of, and `base`: the config that factors are over, where the
-    scenario says so."""
+    """One config at one batch size and number of ranks, with everything that a worker needs to run it.
+
+    `batch_size` is per rank. `device` is "cpu", "cuda:N" or "virtual:CARD"; the ranks of a host take its devices in
+    order. `scenario_cudnn` is set if the config is an ablation, where `cudnn` differs in one setting from the
+    scenario's. `host_speed` scales the speed at which the host seems to run to a simulated device. `unit` is the noun
+    for the elements of a batch. `base` is the config that speed-up factors refer to, if the scenario sets one."""
 
     scenario: str
     backend: str
@@ -137,37 +138,38 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, cache_
 
     @property
     def images_per_step(self) -> int:
-        """Images that all ranks together train on in a step."""
+        """The number of images in a step of all ranks together."""
         return self.batch_size * self.ranks
 
     @property
     def is_own(self) -> bool:
-        """Whether it is a step of the user's own: fields of a network that trains on images say nothing of it."""
+        """Whether the cell runs a user's own step. Fields about networks and images are meaningless then."""
         return self.input.kind == "own"
 
     @property
     def name(self) -> tuple[str, int, int]:
-        """Config, batch size and ranks: what the cells of two results pair by."""
+        """Config, batch size and ranks, by which cells of two results are paired."""
         return self.config, self.batch_size, self.ranks
 
     @property
     def key(self) -> str:
-        """A short digest of every field's value: two cells with one key are the same measurement, and equal cells have
-        one key."""
+        """A short digest of all fields. Two cells have the same key if and only if they are equal."""
         return _key(self)
 
     @property
     def label(self) -> str:
+        """The name of the cell in messages."""
         ranks = f", {self.ranks} ranks" if self.ranks > 1 else ""
         return f"{self.config}, batch size {self.batch_size}{ranks}"
 
 
 @dataclass(frozen=True)
 class Selection:
-    """The command line's request on top of the scenario; None leaves the scenario's word. `device` may be "auto";
-    `threads` are those of one rank; None: all usable cores, shared by the ranks of the largest cell, so that one rank
-    has what it has among many. `quick`: the base and the best alone. Each field is an option
-    (`tcbench.show.options.SELECTION`)."""
+    """The options of the command line that override a scenario; None keeps the scenario's setting.
+
+    `device` may be "auto". `threads` is per rank; None divides the usable cores among the ranks of the largest cell, so
+    that a single rank gets as many as one of many. `quick` selects only the base and the best config. Each field is an
+    option (`tcbench.show.options.SELECTION`)."""
 
     scenario: str | None = None
     batch_sizes: tuple[int, ...] | None = None
@@ -191,22 +193,22 @@ class Selection:
     launcher: str | None = None
 
 
-AS_GIVEN = frozenset(
+COPIED_FIELDS = frozenset(
     {*Cell.__struct_fields__}
     & {name for name, value in vars(Selection(threads=None)).items() if value is not None} - {"device"}
 )
-"""The fields that a cell has as they are given, without a look at the scenario and the machine."""
+"""The fields that a cell copies from the selection, whatever the scenario and the machine are."""
 
 
-def settings(of: msgspec.Struct, within: str = "") -> dict[str, Any]:
-    """The fields of a cell that are set, those of its parts by names such as `train.momentum`."""
-    values: dict[str, Any] = {}
-    for name, value in msgspec.structs.asdict(of).items():
+def cell_settings(part: msgspec.Struct, prefix: str = "") -> dict[str, Any]:
+    """Return the fields of a cell that are set. Fields of nested structs have names such as `train.momentum`."""
+    settings: dict[str, Any] = {}
+    for name, value in msgspec.structs.asdict(part).items():
         if isinstance(value, msgspec.Struct):
-            values |= settings(value, f"{within}{name}.")
+            settings |= cell_settings(value, f"{prefix}{name}.")
         elif value is not None and value is not msgspec.UNSET:
-            values[within + name] = value
-    return values
+            settings[prefix + name] = value
+    return settings
 
 
 @functools.lru_cache(4096)
@@ -221,12 +223,14 @@ def _key(cell: Cell) -> str:
 
 
 _ALWAYS_IN_KEY = ("host_speed",)
-"""Fields that count in a key at their default too, as they did in the keys of the first records that have them."""
+"""Fields that are part of a key even at their default, because the first records with them had such keys."""
 
 
 def _values(struct: msgspec.Struct) -> dict[str, Any]:
-    """The values of a struct's fields, those of its parts as dictionaries, with floats where floats belong: 128 equals
-    128.0, and is written otherwise. Whether msgspec leaves out a default depends on the object's identity."""
+    """Return the fields of a struct, with nested structs as dictionaries, in a form that is the same for equal structs.
+
+    `msgspec.to_builtins` would not do: an integer in a float field (128 for 128.0) is encoded differently, and whether
+    a default is left out depends on the identity of the object."""
     values: dict[str, Any] = {}
     for field in msgspec.structs.fields(struct):
         value = getattr(struct, field.name)
@@ -240,8 +244,8 @@ def _values(struct: msgspec.Struct) -> dict[str, Any]:
 
 
 class PhaseTimes(msgspec.Struct, frozen=True, kw_only=True):
-    """Times of one phase, one entry per step of the profiled pass or, by the host's clock, per counted step; where what
-    steps do repeats after some of them, one per such period, the mean of its steps."""
+    """Times of one phase, one per step of the profiled pass or per counted step of the timed pass. If a step's work
+    repeats with a period of several steps, there is one mean time per period."""
 
     name: str
     host_s: tuple[PhaseSeconds, ...]
@@ -249,14 +253,18 @@ class PhaseTimes(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PlanChoice(msgspec.Struct, frozen=True, array_like=True):
-    """The way in which a piece of work was done: cuDNN's plan, or on a processor, for each kind of work, oneDNN's
-    implementation or "numpy". Stands in JSON as a list in this order: fields are added at the end only. `from_cache`:
-    found by an earlier process. `time_s` and `first_time_s`: device time of the chosen plan and of the heuristic's
-    first, where autotuning timed them. `timed`: the number of candidates that it timed, `left_out`: of others that
-    might have served. `budget_s`: the trial's time for tuning all of its plans, where it timed any. `provisional`: by
-    times that were taken beside other work. `choices`: on a processor, where implementations have names in common, a
-    digest of which candidate was taken for which of these works. `ahead`: the number of timed
-    candidates that were compiled before the trial."""
+    """The implementation that was chosen for a work: cuDNN's plan, or on a CPU oneDNN's implementation or "numpy".
+
+    JSON stores it as a list in this order, so new fields go to the end.
+
+    - `from_cache`: an earlier process made the choice.
+    - `time_s`, `first_time_s`: device times of the chosen plan and of the heuristic's first, if autotuning timed them.
+    - `timed`, `left_out`: numbers of candidates that were timed and that were not.
+    - `budget_s`: the trial's time limit for tuning all of its plans, if it timed any.
+    - `provisional`: the times were taken while other work was running.
+    - `choices`: on a CPU, a digest of the choice for each work if several implementations have the same name.
+    - `ahead`: the number of timed candidates that were compiled before the trial.
+    """
 
     work: str
     plan: str
@@ -273,8 +281,8 @@ class PlanChoice(msgspec.Struct, frozen=True, array_like=True):
 
 
 class DeclaredWork(msgspec.Struct, frozen=True, kw_only=True):
-    """The work of a phase in one step of one rank, as the step's author declares it; `phase` is empty for what is known
-    of the whole step alone."""
+    """The FLOPs and bytes of a phase in one step of one rank, as the author of the step declares them. An empty `phase`
+    stands for the whole step."""
 
     phase: str
     flops: Annotated[float, Meta(ge=0, le=1e30)] = 0
@@ -282,8 +290,8 @@ class DeclaredWork(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RankPart(msgspec.Struct, frozen=True, kw_only=True):
-    """One rank's part in a trial: where it ran, and its times over the same steps as every other's. `cores`: those that
-    it was bound to, by Linux's numbers; none where it was not. Memory as in Measurement."""
+    """One rank's part of a trial: where it ran, and its times over the steps that all ranks took together. `cores` are
+    the Linux core numbers that it was bound to, if any. Memory is defined as in Measurement."""
 
     rank: int
     host: str
@@ -295,25 +303,26 @@ class RankPart(msgspec.Struct, frozen=True, kw_only=True):
 
 
 MOST_PHASE_TIMES = 1000
-"""Of a phase the times of the last so many counted steps are kept: where steps take microseconds there are millions."""
+"""The number of counted steps, the last ones, for which phase times are stored. Short steps come in millions."""
 
 
 class Measurement(msgspec.Struct, frozen=True, kw_only=True):
-    """The raw result of one trial.
+    """The raw result of one trial. With several ranks it is the result of the one whose timed pass took longest.
 
-    `step_times_s` holds every timed step, block after block of `block_steps`; the first step of each block is stored
-    but not counted (a full prefetch queue and an empty GPU flatter it). `phases` are of the counted steps where the
-    host's clock tells them, else of a profiled pass of their own. `stopped_by` says which rule ended the timed pass.
-    Memory is the peak of the worker process (CPU) or of the device (GPU), over the whole trial: there, what the memory
-    pools held. `plans`: one for each different cuDNN graph, or on a processor for each kind of work and library's
-    implementation. Losses are None where nothing computes.
-    `busy_s`: the time per step in which the device works: of a simulated one in the timed pass, of a GPU in steps whose
-    parts were launched before it began with them, so that it did not wait. `decoding`: how the device decoded the
-    images; None where the host did, always in the same way.
-    With many ranks it is the result of the one whose timed pass took longest; `ranks` has a part of each, in order
-    (that of a base of one rank too, where it was bound to processors as they are), and
-    `reduced_bytes` is the size of the gradients that one rank gives to the all-reduce in a step. `reduce_overlaps`: it
-    runs beside other phases, so that `allreduce` is the wait that is left of it.
+    - `step_times_s`: all timed steps, in blocks of `block_steps`. The first step of each block is stored but not
+      counted: a full prefetch queue and an idle GPU make it too fast.
+    - `stopped_by`: the rule that ended the timed pass.
+    - `phases`: phases of the counted steps if the host's clock can time them, else of a separate profiled pass.
+    - `warmup_loss`, `last_loss`: None if the device is simulated and nothing is computed.
+    - `peak_memory_bytes`: the peak of the worker process (CPU) or of the device's memory pools (GPU) over the trial.
+    - `plans`: one per cuDNN graph, or on a CPU one per kind of work and implementation.
+    - `busy_s`: the device's working time per step. On a GPU it is measured in steps that are launched completely before
+      the device starts them, so that the device never waits for the host.
+    - `decoding`: how the device decoded the images; None if the host decoded them.
+    - `ranks`: each rank's part, in order. A cell of one rank has a part if it was bound to cores as ranks are.
+    - `reduced_bytes`: the bytes of gradients that one rank passes to the all-reduce in a step.
+    - `reduce_overlaps`: the all-reduce overlaps with other phases; the phase `allreduce` is the remaining wait.
+    - `declared`: the work of phases as the author of an own step declares it.
     """
 
     warmup_times_s: tuple[Seconds, ...]
@@ -340,34 +349,36 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def counted_times_s(self) -> tuple[float, ...]:
-        """The timed steps that count: all but the first of each block."""
+        """The times of the counted steps: all but the first of each block."""
         times_s = list(self.step_times_s)
         del times_s[:: self.block_steps]
         return tuple(times_s)
 
     @property
     def phases_are_timed(self) -> bool:
-        """Whether the phases are those of the timed steps, which they add up to then."""
+        """Whether the phases were measured in the timed steps, so that they add up to the step times."""
         times_s = [statistics.fmean(phase.host_s) for phase in self.phases if phase.host_s]
         steps_s = self.counted_times_s[-MOST_PHASE_TIMES:]
         return bool(times_s and steps_s) and math.isclose(sum(times_s), statistics.fmean(steps_s), rel_tol=1e-6)
 
     @property
     def warmup_steps(self) -> int:
+        """The number of warm-up steps."""
         return len(self.warmup_times_s)
 
     @property
     def timed_steps(self) -> int:
+        """The number of timed steps, whether they are counted or not."""
         return len(self.step_times_s)
 
     @property
     def profiled_steps(self) -> int:
-        """Steps that every phase has its time of."""
+        """The number of steps for which every phase has a time."""
         return min((len(phase.host_s) for phase in self.phases), default=0)
 
 
 class GpuFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """Facts of a GPU. `driver` is the driver's version, `driver_cuda` the newest CUDA version that it runs."""
+    """Properties of a GPU. `driver` is the driver's version, `driver_cuda` the newest CUDA version that it supports."""
 
     name: str
     compute_capability: tuple[int, int]
@@ -379,9 +390,9 @@ class GpuFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Simulated(msgspec.Struct, frozen=True, kw_only=True):
-    """A device whose times were modelled while the host ran for real. `card` is the modelled device's title, `host` the
-    processor that drove it; its own time was scaled by `host_speed` (1: as it is; 0.5: half as fast). `attained` names
-    the model of the card by which works were timed, by a digest of its figures and of what it computes."""
+    """A simulated device: a model supplies its times while a real host drives it. `card` is the modelled GPU, `host`
+    the CPU that drove it. The host's time was scaled by `host_speed` (0.5: half as fast). `attained` is a digest of the
+    model that timed the works."""
 
     card: str
     host: str
@@ -390,15 +401,15 @@ class Simulated(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def says(self) -> str:
-        """One line for people, to stand before the figures."""
+        """One line that introduces simulated figures to users."""
         speed = "" if self.host_speed == 1 else f" at {self.host_speed:g} times its speed"
         return f"simulated: a modelled {self.card}, driven by {self.host}{speed}; attained fractions: {self.attained}"
 
 
 class Ranks(msgspec.Struct, frozen=True, kw_only=True):
-    """The ranks of a trial: their start and their talk. `launcher` is the command that started them, up to the
-    worker's, `engine` what reduced the gradients, with its version, `hosts` are those that they ran on, each once, and
-    `binding` says in words how they shared the cores."""
+    """How the ranks of a trial ran. `launcher` is the command that started them, without the worker's own part;
+    `engine` is the library that reduced the gradients, with its version; `hosts` lists each host once; `binding`
+    describes in words how ranks shared cores."""
 
     launcher: str
     engine: str
@@ -407,8 +418,9 @@ class Ranks(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Code(NamedTuple):
-    """A state of the code: the commit of the user's project, tcbench's version and commit, and digests of what these do
-    not tell (`Environment.sources`). `beneath`: how its software stack differs from others on its machine, in words."""
+    """A version of the code: the commit of the user's project, tcbench's version and commit, and digests of code that
+    no commit identifies (`Environment.sources`). `beneath` describes in words how the libraries differ from those of
+    other results on the same machine."""
 
     project: str | None
     version: str
@@ -418,17 +430,20 @@ class Code(NamedTuple):
 
 
 class Environment(msgspec.Struct, frozen=True, kw_only=True):
-    """The machine and its software, as the worker saw them. `commit` is that of tcbench's own checkout,
-    `project_commit` that of the user's in which the worker ran, each with `+` when tracked files differed from it.
-    `gpu` is set for a cell on a GPU. `emulated`: the cell's rungs whose instructions the processor lacks.
-    `accelerator`: the library that computed, with its version, where our operations did and the packages do not say it;
-    `shortfall`: why it was not a faster one, with the command that puts that right. `simulated` is set where nothing
-    was measured on a device. `ranks` is set where there were many. `sources`: digests of code that no commit tells: of
-    each file of a step of the user's own that was loaded, by its path from the working folder, and as `tcbench/` of
-    tcbench where it has no commit or its files differ from that. `variables`: the environment variables by which
-    results may differ (`tcbench.core.variables`); None in records from before they were kept. `processor` identifies
-    the kind of processor, which its name in `cpu` does not, and `cpu_quota` is the number of processors whose time a
-    quota allowed (0: no quota); earlier records have neither, and agree with any."""
+    """The machine and its software, as the worker saw them.
+
+    - `commit`, `project_commit`: the commits of tcbench's checkout and of the user's project in which the worker ran,
+      each with `+` if tracked files differed from the commit.
+    - `gpu`: set for cells on a GPU; `simulated`: set for simulated devices; `ranks`: set for several ranks.
+    - `emulated`: the rungs of the cell for which the CPU lacks instructions.
+    - `accelerator`: the library that computed, with its version, if `packages` does not contain it.
+    - `shortfall`: why no faster library was used, with the command that installs it.
+    - `sources`: digests of code that no commit identifies: the loaded files of a user's own step by relative path, and
+      `tcbench/` if tcbench has no commit or its files differ from it.
+    - `variables`: environment variables that may change results (`tcbench.core.variables`); None in old records.
+    - `processor`: identifies the CPU model, which the name in `cpu` may not; empty in old records.
+    - `cpu_quota`: the number of CPUs that a quota allows (0: no quota); None in old records.
+    """
 
     machine: str
     device_name: str
@@ -456,7 +471,7 @@ class Environment(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def code(self) -> Code:
-        """Trials of different code are never of one cell."""
+        """The version of the code. Trials of different versions are never summarised together."""
         return Code(self.project_commit, self.tcbench, self.commit, frozenset(self.sources.items()))
 
 
@@ -477,20 +492,20 @@ THROTTLE_REASONS: Mapping[int, str] = {
 
 
 def throttle_reasons(mask: int) -> tuple[str, ...]:
-    """The names of the bits that are set."""
+    """Return the names of the bits that are set in a throttle mask."""
     bits = (1 << n for n in range(mask.bit_length()))
     return tuple(THROTTLE_REASONS.get(bit, f"bit {bit:#x}") for bit in bits if mask & bit)
 
 
 _SLOWDOWN = 0x008 | 0x020 | 0x040 | 0x080
-"""Bits of a throttle mask by which heat or a lack of power slows a GPU down. The software power cap is none: many GPUs
-reach it in every trial."""
+"""Bits of a throttle mask that report a slowdown by heat or lack of power. The software power cap is not among them:
+many GPUs reach it in every trial."""
 
 
 class GpuSample(msgspec.Struct, frozen=True, array_like=True):
-    """NVML's readings at one moment; None for what this GPU does not say. `time_s` and `energy_j` count from the
-    trial's start and the first sample. `memory_used_bytes` is the whole device's, whoever uses it. Stands in JSON as a
-    list in this order: fields may be added at the end only."""
+    """NVML's readings at one time; None for readings that the GPU does not support. `time_s` counts from the start of
+    the trial, `energy_j` from the first sample. `memory_used_bytes` includes other processes. JSON stores it as a list
+    in this order, so new fields go to the end."""
 
     time_s: PhaseSeconds
     sm_clock_mhz: int | None = None
@@ -504,9 +519,9 @@ class GpuSample(msgspec.Struct, frozen=True, array_like=True):
 
 
 class GpuState(msgspec.Struct, frozen=True, kw_only=True):
-    """A GPU's settings when a trial began; None for what it does not say. `sm_clock_set_mhz` and
-    `memory_clock_set_mhz` are the application clocks, `default_sm_clock_mhz` what they are unless set. With MIG,
-    samples are those of the whole GPU, not of a slice, and have no energy."""
+    """A GPU's settings at the start of a trial; None for settings that it does not report. `sm_clock_set_mhz` and
+    `memory_clock_set_mhz` are the application clocks, `default_sm_clock_mhz` is the default of the former. With MIG,
+    samples describe the whole GPU, not one slice, and have no energy."""
 
     driver: str | None = None
     power_limit_w: float | None = None
@@ -522,8 +537,8 @@ class GpuState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GpuSamples(msgspec.Struct, frozen=True, kw_only=True):
-    """A GPU over a whole trial, as the runner saw it. The timed pass lay between `timed_from_s` and `timed_to_s` (from
-    the trial's start; None when it was not reached)."""
+    """Samples of a GPU over a whole trial, taken by the runner. The timed pass lasted from `timed_from_s` to
+    `timed_to_s` (seconds from the start of the trial; None if the trial did not get there)."""
 
     state: GpuState
     samples: tuple[GpuSample, ...]
@@ -532,20 +547,22 @@ class GpuSamples(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def timed(self) -> tuple[GpuSample, ...]:
+        """The samples of the timed pass."""
         if self.timed_from_s is None or self.timed_to_s is None:
             return ()
         return tuple(sample for sample in self.samples if self.timed_from_s <= sample.time_s <= self.timed_to_s)
 
     @property
     def slowdowns(self) -> tuple[str, ...]:
-        """The reasons for which heat or a lack of power slowed the GPU down during the timed pass."""
+        """The reasons, such as heat or lack of power, why the GPU slowed down during the timed pass."""
         masks = (sample.throttle_mask or 0 for sample in self.timed)
         return throttle_reasons(functools.reduce(operator.or_, masks, 0) & _SLOWDOWN)
 
     @property
     def mean_power_w(self) -> float | None:
-        """Over the timed pass: by the energy counter where the GPU has one, else of its readings, which many GPUs
-        average over a second. None under MIG, where both are the whole GPU's."""
+        """Mean power in the timed pass: from the energy counter if the GPU has one, else the mean of the power
+        readings,
+        which many GPUs average over a second. None with MIG, where both describe the whole GPU."""
         timed = () if self.state.mig else self.timed
         counted = [(s.time_s, s.energy_j) for s in timed if s.energy_j is not None]
         if len(counted) > 1 and counted[-1][1] > counted[0][1]:
@@ -556,26 +573,28 @@ class GpuSamples(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def energy_j(self) -> float | None:
+        """The energy used from the first to the last sample."""
         return next((s.energy_j for s in reversed(self.samples) if s.energy_j is not None), None)
 
 
 class HostLoad(msgspec.Struct, frozen=True, kw_only=True):
-    """Who had the host's processors during a trial's timed pass, in processor seconds. Other hosts are not counted."""
+    """The CPU time of one host during a trial's timed pass: who used it, in CPU seconds."""
 
     elapsed_s: Annotated[float, Meta(gt=0, le=1e9)]
-    processors: Annotated[int, Meta(ge=1, le=2**20)]  # that the trial might use
-    own_s: Annotated[float, Meta(ge=0, le=1e12)]  # its processes computed
-    waited_s: Annotated[float, Meta(ge=0, le=1e12)]  # its threads were ready and waited for a processor
-    others_s: Annotated[float, Meta(ge=0, le=1e12)]  # other processes computed on these processors
-    stolen_s: Annotated[float, Meta(ge=0, le=1e12)]  # a hypervisor gave to others
-    throttled_s: Annotated[float, Meta(ge=0, le=1e12)] = 0.0  # a quota withheld from its control group
+    processors: Annotated[int, Meta(ge=1, le=2**20)]  # that the trial may use
+    own_s: Annotated[float, Meta(ge=0, le=1e12)]  # used by the trial's processes
+    waited_s: Annotated[float, Meta(ge=0, le=1e12)]  # the trial's threads were ready and waited for a processor
+    others_s: Annotated[float, Meta(ge=0, le=1e12)]  # used by other processes on these processors
+    stolen_s: Annotated[float, Meta(ge=0, le=1e12)]  # given to others by a hypervisor
+    throttled_s: Annotated[float, Meta(ge=0, le=1e12)] = 0.0  # withheld from the trial's control group by a quota
 
     @property
     def lost(self) -> float:
-        """The share of the processor time that the trial asked for and did not get. Its threads also wait for each
-        other, so that at most what others computed counts; a trial that mostly sleeps is taken to ask for all its
-        time. What a quota withheld includes what it withheld from others in the same control group: at most the time
-        that the trial did not compute counts."""
+        """The share of the CPU time that the trial demanded and did not get.
+
+        The trial's threads also wait for each other, so the waits count only up to the time that others used. The
+        demand is at least the elapsed time. The time withheld by a quota may include other processes of the control
+        group, so it counts only up to the time that the trial did not compute."""
         lost_s = min(self.waited_s, self.others_s) + self.stolen_s
         if self.throttled_s:
             not_computed_s = max(0.0, self.processors * self.elapsed_s - self.own_s)
@@ -584,23 +603,23 @@ class HostLoad(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def throttled(self) -> bool:
-        """Whether a quota took more of the trial's time than other work did."""
+        """Whether a quota cost the trial more CPU time than other processes did."""
         return self.throttled_s > min(self.waited_s, self.others_s) + self.stolen_s
 
 
 BUSY = 0.05
-"""Of a trial that has lost so much of its processor time or more the machine was busy with something else."""
+"""A trial that lost at least this share of its CPU time to other processes is marked "busy machine"."""
 
 ENOUGH_TRIALS = 5
-"""Of a cell that is to be compared: the number that tcbench recommends, and that a run takes where its budget allows
-(docs/method.md has what is found with it)."""
+"""The recommended number of trials of a cell that is to be compared. A run takes as many if its budget allows
+(docs/method.md says which differences they detect)."""
 
 TAKE_ENOUGH = f"one trial does not show how the next will differ: take {ENOUGH_TRIALS} (--trials {ENOUGH_TRIALS})"
-"""The one sentence that recommends it."""
+"""The advice to take more trials."""
 
 
 def check_end(status: Status, reason: str | None, measurement: Measurement | None) -> None:
-    """Check that a trial's end has what its status demands. Raises ValueError."""
+    """Check that a trial has the measurement or the reason that its status requires. Raises ValueError."""
     if status == "ok" and measurement is None:
         raise ValueError("a record that is ok needs a measurement")
     if measurement is not None and len(measurement.step_times_s) < 2:  # the first of a block is not counted
@@ -610,9 +629,9 @@ def check_end(status: Status, reason: str | None, measurement: Measurement | Non
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True):
-    """One trial, whatever happened to it. `started_at` is UTC, ISO 8601. `reason` is one line, set unless ok. `gpu` is
-    set for a trial on a GPU where NVML can be asked, `host` where the timed pass came to its end. `plan` is the key of
-    the run's plan (all its cells), `place` the cell's place in it, by which views order cells."""
+    """One trial, whether it succeeded or not. `started_at` is UTC in ISO 8601. `reason` is one line, set unless the
+    status is ok. `gpu` is set for a trial on a GPU if NVML is available, `host` if the timed pass was completed. `plan`
+    is a key of all cells of the run, `place` is the cell's position among them, by which tables are sorted."""
 
     schema_version: int
     run_id: str
@@ -635,48 +654,48 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
 
 
 SHORTEST_STEP_S = 10e-6
-"""What the loop itself and the clock take, 0.6 us, would be a large part of a shorter step."""
+"""The shortest step that can be timed: the loop and the clock themselves take about 0.6 us."""
 
 
 def _contradiction(record: Record) -> str | None:
-    """Why a record's figures cannot all be right, in one line; None where nothing speaks against them."""
+    """Return one line that says why a record's figures cannot all be right, or None if they can."""
     measured = record.measurement
     if record.status != "ok" or measured is None:
         return None
     counted = measured.counted_times_s
     step_s = sum(counted) / len(counted)
     if step_s < SHORTEST_STEP_S:
-        least = f"{SHORTEST_STEP_S * 1e6:.0f} us"
-        return f"its steps took {step_s * 1e6:.3g} us: shorter than {least}, nothing can be timed"
+        shortest = f"{SHORTEST_STEP_S * 1e6:.0f} us"
+        return f"its steps took {step_s * 1e6:.3g} us: shorter than {shortest}, nothing can be timed"
     phases_s = sum(statistics.median(phase.host_s) for phase in measured.phases if phase.host_s)
     if step_s < phases_s / 10:
         return f"its steps took {step_s * 1e3:.3g} ms, and their phases {phases_s * 1e3:.3g} ms: both cannot be"
     simulated = record.environment is not None and record.environment.simulated is not None
     if record.host is not None and not simulated:
-        timed_s, passed_s = sum(measured.step_times_s), record.host.elapsed_s
-        if abs(timed_s - passed_s) > 0.1 * passed_s + _BESIDE_STEPS_S:
-            return f"its steps took {timed_s:.3g} s by their clock and {passed_s:.3g} s by the runner's"
+        timed_s, elapsed_s = sum(measured.step_times_s), record.host.elapsed_s
+        if abs(timed_s - elapsed_s) > 0.1 * elapsed_s + _RUNNER_DELAY_S:
+            return f"its steps took {timed_s:.3g} s by their clock and {elapsed_s:.3g} s by the runner's"
     return None
 
 
-def believed(record: Record) -> Record:
-    """The record, or one that failed where its figures contradict each other: nothing is to be judged by them."""
-    why = _contradiction(record)
-    if why is None:
+def reject_contradiction(record: Record) -> Record:
+    """Return the record, or a failed one without a measurement if its figures contradict each other."""
+    contradiction = _contradiction(record)
+    if contradiction is None:
         return record
-    return msgspec.structs.replace(record, status="failed", reason=f"not believed: {why}", measurement=None)
+    return msgspec.structs.replace(record, status="failed", reason=f"not believed: {contradiction}", measurement=None)
 
 
-_BESIDE_STEPS_S = 0.5
-"""The runner hears of the timed pass's ends through a pipe, and late on a machine that is busy."""
+_RUNNER_DELAY_S = 0.5
+"""The delay with which the runner may learn that the timed pass began or ended, on a busy machine."""
 
 
 class RecordError(ValueError):
-    """A line is not a record. The message says what was expected."""
+    """A line is not a valid record. The message says what was expected."""
 
 
 _SHARED = {"cell": Cell, "environment": Environment | None}
-"""Fields that many records of a file have in common."""
+"""Fields that are often equal in many records of a file, with their types."""
 
 _Line: Any = msgspec.defstruct(
     "_Line",
@@ -689,8 +708,8 @@ _Line: Any = msgspec.defstruct(
 
 
 class RecordDecoder:
-    """Decodes the lines of a file. Trials of one cell share one Cell and one Environment, which are decoded once; a
-    file of a hundred thousand trials then needs a third of the time and of the memory."""
+    """A decoder of the lines of a file. It decodes equal cells and environments only once and lets records share them,
+    which cuts time and memory to a third for a file of a hundred thousand trials."""
 
     def __init__(self) -> None:
         self._line = msgspec.json.Decoder(_Line)
@@ -698,6 +717,7 @@ class RecordDecoder:
         self._decoders = {name: msgspec.json.Decoder(type_) for name, type_ in _SHARED.items()}
 
     def decode(self, line: bytes) -> Record:
+        """Return the record of a line. Raises RecordError."""
         if may_need_cleaning(line):
             return decode(line)
         try:
@@ -708,11 +728,11 @@ class RecordDecoder:
                     present[name] = self._shared_value(name, bytes(present[name]))
                 return Record(**present)
         except (msgspec.DecodeError, ValueError, TypeError, RecursionError):
-            pass  # `decode` says what is wrong
+            pass  # `decode` reports the error
         return decode(line)
 
     def _shared_value(self, name: str, text: bytes) -> Any:
-        if len(self._shared) > 10_000:  # no file of ours; and it should not fill the memory
+        if len(self._shared) > 10_000:  # a crafted file, which must not fill the memory
             self._shared.clear()
         key = name, text
         if key not in self._shared:
@@ -721,13 +741,13 @@ class RecordDecoder:
 
 
 def encode(record: Record) -> bytes:
-    """One JSON line, without the line's end."""
+    """Return the record as one JSON line, without the line break."""
     return msgspec.json.encode(record)
 
 
 def decode(line: bytes | str) -> Record:
-    """A record from its JSON line, its strings made safe to show. Raises RecordError: not UTF-8, not JSON, not a
-    record, or of a newer version than this tcbench knows."""
+    """Return the record of a JSON line, with strings that are safe to print. Raises RecordError if the line is not
+    UTF-8, not JSON, not a record, or of a newer schema version."""
     try:
         raw = cleaned(msgspec.json.decode(line))
     except UnicodeDecodeError as error:

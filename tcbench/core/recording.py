@@ -1,8 +1,8 @@
-"""A worker's recording of its profiled pass: begin and end of everything on the host, and the GPU's activities.
+"""A worker's recording of its profiled pass: spans on the host and activities of the GPU.
 
-Owns the form in which that travels from the worker to the process that started it: times are nanoseconds of
-CLOCK_MONOTONIC, which is one clock for all processes of a Linux machine (clock_gettime(2)) and the one that
-`time.perf_counter_ns` reads there. Imports only the standard library and the validation library.
+Workers send it to the process that started them. Times are nanoseconds of CLOCK_MONOTONIC, which is the same clock in
+all processes of a Linux machine (clock_gettime(2)) and the one that `time.perf_counter_ns` reads. Imports only the
+standard library and msgspec.
 """
 
 from typing import Literal
@@ -14,7 +14,7 @@ ActivityKind = Literal["kernel", "copy", "memset", "graph", "input"]
 
 
 class Title(msgspec.Struct, frozen=True, kw_only=True):
-    """A cell's facts beside its times, as a timeline shows them."""
+    """The facts about a cell in a timeline's title."""
 
     label: str
     device: str
@@ -24,7 +24,7 @@ class Title(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class HostSpan(msgspec.Struct, frozen=True, array_like=True):
-    """Something that the thread of the steps did: a step, a phase of it, or a layer in a phase."""
+    """A time span of the thread that runs the steps: a step, one of its phases, or a layer in a phase."""
 
     kind: HostKind
     name: str
@@ -35,7 +35,7 @@ class HostSpan(msgspec.Struct, frozen=True, array_like=True):
 
 
 class ApiCall(msgspec.Struct, frozen=True, array_like=True):
-    """A call of CUDA's API. `correlation` ties it to the activities that it caused."""
+    """A call of the CUDA API. `correlation` links it to the activities that it caused."""
 
     name: str
     thread: int
@@ -45,8 +45,8 @@ class ApiCall(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Activity(msgspec.Struct, frozen=True, array_like=True):
-    """Something that a GPU did; or, as "input", that the threads of a modelled input did. `graph_node`: the node of a
-    captured graph that it was, where that is known. `graph`: the captured graph that it belongs to."""
+    """An activity of a GPU or, of kind "input", of the threads of a modelled input. `graph` is the captured graph that
+    it belongs to, if any, and `graph_node` its node there, if known."""
 
     kind: ActivityKind
     name: str
@@ -60,8 +60,8 @@ class Activity(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Recording(msgspec.Struct, frozen=True, kw_only=True):
-    """A profiled pass. `thread` is the system's id of the thread that ran it. `graph_phases` says which phase's work a
-    captured graph's node was; `dropped` counts activities that the tool lost."""
+    """A recorded profiled pass. `thread` is the system's id of the thread that ran the steps. `graph_phases` maps nodes
+    of captured graphs to phases. `dropped` counts the activities that the recording tool lost."""
 
     thread: int
     phases: tuple[str, ...]
@@ -77,10 +77,10 @@ _COPY_KINDS = {1: "HtoD", 2: "DtoH", 8: "DtoD", 9: "HtoH", 10: "PtoP"}
 
 
 def copy_name(kind: int) -> str:
-    """The name of a copy of one of CUPTI's kinds."""
+    """Return the name of a memory copy of one of CUPTI's kinds."""
     return f"memcpy {_COPY_KINDS.get(kind, '')}".strip()
 
 
-def decode(data: bytes) -> Recording:
-    """Raises msgspec.DecodeError for anything but a whole recording."""
-    return msgspec.json.decode(data, type=Recording)
+def decode(content: bytes) -> Recording:
+    """Return the recording in JSON. Raises msgspec.DecodeError if it is incomplete or not valid."""
+    return msgspec.json.decode(content, type=Recording)

@@ -1,4 +1,4 @@
-"""A step's time by its parts: the one formula behind every prediction."""
+"""The formula by which all predictions compute a step's time from its parts."""
 
 import msgspec
 
@@ -6,10 +6,14 @@ from tcbench.core.record import PhaseSeconds
 
 
 class StepTime(msgspec.Struct, frozen=True, kw_only=True):
-    """Seconds per step: of the work that is launched (`device_s`), of the program that launches it (`host_s`), of
-    making a batch (`input_s`), in threads of its own where `overlapped`. `on_host`: the processor that runs the program
-    does the rest as well, one after the other; else the parts run beside each other, and the longest decides. `lost`:
-    the share of the processor time that others had while it was timed."""
+    """The parts of a step's time, in seconds per step.
+
+    - `device_s`: the launched work; `host_s`: the program that launches it; `input_s`: preparing a batch.
+    - `overlapped`: separate threads prepare the batch while the step runs.
+    - `on_host`: one CPU does everything, so that the parts add up. Otherwise they run in parallel, and the slowest
+      determines the step's time.
+    - `lost`: the share of CPU time that other processes used while the parts were timed.
+    """
 
     device_s: PhaseSeconds
     host_s: PhaseSeconds = 0.0
@@ -20,11 +24,13 @@ class StepTime(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def step_s(self) -> float:
+        """The predicted time of the whole step."""
         if self.on_host:
             return self.device_s + self.host_s + self.input_s
-        beside_s, before_s = (self.input_s, 0.0) if self.overlapped else (0.0, self.input_s)
-        return max(before_s + self.host_s, self.device_s, beside_s)
+        if self.overlapped:
+            return max(self.host_s, self.device_s, self.input_s)
+        return max(self.input_s + self.host_s, self.device_s)
 
 
-Told = StepTime | str
-"""What is known of a cell's step: its parts, or why they are not."""
+StepTimeOrReason = StepTime | str
+"""The parts of a cell's step time, or the reason why they are unknown."""

@@ -20,7 +20,7 @@ from typing import NoReturn, Self
 from tcbench.core import files
 from tcbench.core.errors import SelectionError, StorageFullError, StorageGoneError, StoreError, hint
 from tcbench.core.groups import grouped
-from tcbench.core.record import Record, RecordDecoder, RecordError, believed, decode, encode
+from tcbench.core.record import Record, RecordDecoder, RecordError, decode, encode, reject_contradiction
 from tcbench.core.text import plain
 
 SUFFIX = ".jsonl"
@@ -316,7 +316,7 @@ def _entries(folder: Path) -> list[Path]:
 
 def current(results: Iterable[Record]) -> tuple[Record, ...]:
     """The newest records. One whose figures contradict each other has failed."""
-    return newest(map(believed, results))
+    return newest(map(reject_contradiction, results))
 
 
 def newest(results: Iterable[Record]) -> tuple[Record, ...]:

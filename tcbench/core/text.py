@@ -1,7 +1,7 @@
-"""Text that anyone may have written, made safe to show when it is read: here, and nowhere later. And plain digits.
+"""Text from untrusted files, made safe to print, and formatting of numbers and shell commands.
 
-Records, documents and timelines come from files that anyone may have made. Whoever decodes them sends their strings
-through here, so that tables, charts, pages and exports hold nothing that a terminal or a browser would act on.
+Anyone may have written a file of records, documents or timelines. Their strings are cleaned here when they are read, so
+that tables, charts, pages and exports contain nothing that a terminal or a browser would act on.
 """
 
 import os
@@ -14,19 +14,19 @@ from typing import Any
 import msgspec
 
 LONGEST = 4000
-"""Characters of a string that anybody reads; one of megabytes would be laid out letter by letter."""
+"""The length to which strings are cut. Charts would lay out a string of megabytes letter by letter."""
 
 MANY_LINES = ("log",)
-"""Fields that keep their line breaks and their length: a worker's standard error."""
+"""Fields that keep their line breaks and their length: the output of a worker."""
 
 
-def digits(value: float, n: int = 3) -> str:
-    """A number in so many digits, and never with an exponent: 0.00005, 1.5, 1230."""
-    return f"{Decimal(f'{value:.{n}g}'):f}"
+def digits(number: float, n: int = 3) -> str:
+    """Return a number in n significant digits, never with an exponent: 0.00005, 1.5, 1230."""
+    return f"{Decimal(f'{number:.{n}g}'):f}"
 
 
 def shell_line(words: Iterable[str]) -> str:
-    """Return a command line that bash takes as these words, also where a name is not text in this locale."""
+    """Return a command line that bash splits into these words, even if they contain bytes that are no text."""
     return " ".join(shlex.quote(word) if word.isprintable() else _in_octal(word) for word in words)
 
 
@@ -39,8 +39,9 @@ _PLAIN = frozenset(string.ascii_letters + string.digits + " !#$%&()*+,-./:;<=>?@
 
 
 def plain(text: str, *, lines: bool = False) -> str:
-    """Text in which every character that is not printable (controls, marks of direction, what is invisible) is shown
-    as its escape. One line of at most LONGEST characters, unless `lines`: these stay, whole."""
+    """Return text with every unprintable character (control, text direction, invisible) as its escape sequence.
+
+    The text becomes one line of at most LONGEST characters, unless `lines` is set: then all lines stay."""
     if not lines and len(text) > LONGEST:
         text = f"{text[:LONGEST]}…"
     if text.isprintable():
@@ -51,12 +52,12 @@ def plain(text: str, *, lines: bool = False) -> str:
 
 
 def printable(text: str) -> str:
-    """Text in which every character that is not printable is shown as its escape, line breaks too."""
+    """Return text with every unprintable character, line breaks included, as its escape sequence."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def cleaned(value: Any, field: str = "") -> Any:
-    """A JSON value with all of its strings and names `plain`. Raises RecursionError."""
+    """Return a JSON value with `plain` applied to all strings and names in it. Raises RecursionError."""
     if isinstance(value, str):
         return plain(value, lines=field in MANY_LINES)
     if isinstance(value, dict):
@@ -67,7 +68,7 @@ def cleaned(value: Any, field: str = "") -> Any:
 
 
 def decode(data: bytes, type_: Any) -> Any:
-    """JSON as a type, its strings safe to show. Raises msgspec.DecodeError."""
+    """Decode JSON to a type, with strings that are safe to print. Raises msgspec.DecodeError."""
     try:
         return msgspec.convert(cleaned(msgspec.json.decode(data)), type_)
     except (UnicodeDecodeError, RecursionError) as error:
@@ -75,11 +76,12 @@ def decode(data: bytes, type_: Any) -> Any:
 
 
 def may_need_cleaning(line: bytes) -> bool:
-    """Whether JSON on one line may hold a string that is not `plain`: a quick test, which all usual lines pass."""
-    # What is not UTF-8 becomes surrogates, which are not printable.
+    """Return whether a line of JSON may contain a string that `plain` would change. The test is quick; usual lines do
+    not need cleaning."""
+    # Bytes that are not UTF-8 become surrogates, which are not printable.
     if not line.isascii() and not line.strip().decode(errors="surrogateescape").isprintable():
         return True
     if b"\\" in line or b"\x7f" in line:
         return True
-    # Without a backslash every second part between quotes is a string.
+    # In JSON without backslashes every second part between quotes is a string.
     return len(line) > LONGEST and max(map(len, line.split(b'"')[1::2]), default=0) > LONGEST

@@ -1,7 +1,7 @@
-"""A timeline: what ran when, during a few steps of one cell, on the host, in the input's threads and on the GPU.
+"""A timeline of a few steps of one cell: what ran when on the host, in the input threads and on the GPU.
 
-Whoever records one (Nsight Systems, CUPTI, a simulation, tcbench's own ranges) makes this; analysis and pictures read
-nothing else. Standard library only.
+All recorders (Nsight Systems, CUPTI, the simulation, tcbench's own ranges) produce this form, and analysis and charts
+read only this form. Imports only the standard library.
 """
 
 from __future__ import annotations
@@ -15,22 +15,23 @@ if TYPE_CHECKING:
     from tcbench.core.record import Record
 
 Lane = Literal["host", "io", "gpu"]
-"""The place of a span: the thread that runs the steps; the input's own threads; the device."""
+"""Where a span ran: in the thread that runs the steps, in the input's threads, or on the device."""
 
 SpanKind = Literal["step", "phase", "layer", "work", "api", "kernel", "copy", "memset", "graph"]
-"""host: steps, their phases, layers in them, CUDA calls (`api`). io: `work`. gpu: kernels, copies, memsets, and whole
-graphs where what is inside one cannot be told; phases, with what it waits in them, where kernels are not seen."""
+"""The kinds of spans. The lane `host` has steps, phases, layers and CUDA calls (`api`); `io` has `work`; `gpu` has
+kernels, copies, memsets, and graphs whose nodes are unknown. Without a record of kernels `gpu` has phases, idle gaps
+included."""
 
 TimelineSource = Literal["nsys", "cupti", "simulated", "ranges"]
 
 
 @dataclass(frozen=True, order=True)
 class Span:
-    """Something that ran from `begin_s` to `end_s`, in seconds from the timeline's start. `step` is the number of the
-    step it belongs to, None where that is not known. `phase` is the phase that caused it: its own name for a phase, for
-    a kernel the phase that launched it ("replay" for a captured graph's whose nodes cannot be mapped). `row` tells
-    apart threads or streams of one lane. `bytes` is what a copy moved. `layer`: the layer that launched it, for work on
-    the device, where that is known."""
+    """An activity from `begin_s` to `end_s`, in seconds from the start of the timeline.
+
+    `step` is the number of its step, if known. `phase` is the phase that launched it, or its own name if it is a phase
+    ("replay" for a captured graph whose nodes cannot be mapped). `row` distinguishes threads or streams in a lane.
+    `bytes` is the size of a copy. `layer` is the layer that launched it, for work on the device, if known."""
 
     begin_s: float
     end_s: float
@@ -45,17 +46,19 @@ class Span:
 
     @property
     def duration_s(self) -> float:
+        """The length of the span."""
         return self.end_s - self.begin_s
 
 
 @dataclass(frozen=True)
 class Timeline:
-    """Spans, given in any order, in order of their begin, and names that are safe to show. `label` is the cell's
-    ("fp16+dali, batch size 64"); `device` as in a cell; `device_name` as people call it. `phases` in the order of the
-    step. `unit`: what `batch_size` counts. `record`: of the trial in which it was taken; None where that is not known.
+    """Spans sorted by their begin, with names that are safe to print.
 
-    Raises ValueError for a span that ends before it begins, and for a step of no length: nothing can be said per step
-    of one."""
+    `label` is the cell's ("fp16+dali, batch size 64"), `device` is as in a cell, `device_name` is the product name.
+    `phases` are in the order of the step. `unit` is the noun that `batch_size` counts. `record` is the trial in which
+    the timeline was recorded, if known.
+
+    Raises ValueError for a span that ends before it begins, and for a step of no length."""
 
     label: str
     device: str
@@ -84,19 +87,22 @@ class Timeline:
 
     @property
     def steps(self) -> tuple[Span, ...]:
+        """The spans of the steps."""
         return self.spans_in("host", "step")
 
     @property
-    def begin_s(self) -> float:  # of the steps, or of all spans where there are none
+    def begin_s(self) -> float:
+        """The begin of the first step, or of the first span if there are no steps."""
         return min((s.begin_s for s in self.steps or self.spans), default=0.0)
 
     @property
     def end_s(self) -> float:
+        """The end of the last step, or of the last span if there are no steps."""
         return max((s.end_s for s in self.steps or self.spans), default=0.0)
 
 
 def _plain(span: Span) -> Span:
-    """The span with names that are safe to show."""
+    """Return the span with names that are safe to print."""
     name, phase, layer = plain(span.name), span.phase and plain(span.phase), span.layer and plain(span.layer)
-    same = (name, phase, layer) == (span.name, span.phase, span.layer)
-    return span if same else replace(span, name=name, phase=phase, layer=layer)
+    unchanged = (name, phase, layer) == (span.name, span.phase, span.layer)
+    return span if unchanged else replace(span, name=name, phase=phase, layer=layer)

@@ -14,7 +14,7 @@ import msgspec
 
 from tcbench.core.claim import LOW_PRECISIONS
 from tcbench.core.errors import ScenarioError, SelectionError, hint
-from tcbench.core.record import AS_GIVEN, ENOUGH_TRIALS, Cell, Input, MeasureSettings, TrainSettings
+from tcbench.core.record import COPIED_FIELDS, ENOUGH_TRIALS, Cell, Input, MeasureSettings, TrainSettings
 from tcbench.core.record import Selection as Selection
 from tcbench.engine.accelerators.device import Device, find, host, kind_of
 from tcbench.engine.backends import DEFAULT, backend, builds_models, device_kinds, known_rungs, problem
@@ -116,7 +116,7 @@ def make(scenario: Scenario, selection: Selection, device: Device, *, remote: bo
                 ranks=n_ranks,
                 unit=scenario.unit,
                 base=scenario.base,
-                **{name: getattr(selection, name) for name in AS_GIVEN},
+                **{name: getattr(selection, name) for name in COPIED_FIELDS},
             )
             cells.append(PlannedCell(cell, reasons[config] or _why_not_many(cell), len(cells)))
     timeout_s = selection.timeout_s or scenario.measure.timeout_s

@@ -22,7 +22,7 @@ from tcbench.core import cache, process
 from tcbench.core.cache import Cache, Entry, Key
 from tcbench.core.process import Fault, Worker
 from tcbench.core.record import BUSY, Cell, Environment, MeasureSettings, Record
-from tcbench.core.step_time import StepTime, Told
+from tcbench.core.step_time import StepTime, StepTimeOrReason
 from tcbench.engine.accelerators.attained import attained, expected_s
 from tcbench.engine.accelerators.device import Progress, host, is_on_host, kind_of
 from tcbench.engine.backends import backend, builds_models, known_rungs
@@ -63,12 +63,12 @@ def foreseen(plan: Plan) -> dict[Cell, float]:
     return {cell: parts.step_s for cell, parts in kept(planned.cell for planned in plan.cells).items()}
 
 
-def predict(cells: Iterable[Cell], *, fresh: bool, progress: Progress) -> dict[Cell, Told]:
+def predict(cells: Iterable[Cell], *, fresh: bool, progress: Progress) -> dict[Cell, StepTimeOrReason]:
     """The parts of each cell's step on this machine's processor, from the cache or timed now; or why they are not
     known. Each answer is kept as it comes: interrupted, the same call goes on from there. What was timed while others
     had the processors is not: it would be wrong as long as it is kept."""
     asked = list(dict.fromkeys(cells))
-    told: dict[Cell, Told] = dict(() if fresh else kept(asked))
+    told: dict[Cell, StepTimeOrReason] = dict(() if fresh else kept(asked))
     left = [cell for cell in asked if cell not in told]
     progress(_STAGE, len(told), len(asked))
     known, lost = Cache(cache.folder(TIMES)), list[float]()
@@ -88,7 +88,7 @@ def predict(cells: Iterable[Cell], *, fresh: bool, progress: Progress) -> dict[C
     return {cell: told[cell] for cell in asked}
 
 
-def _rehearsed(cells: Sequence[Cell]) -> Iterable[tuple[Cell, Told]]:
+def _rehearsed(cells: Sequence[Cell]) -> Iterable[tuple[Cell, StepTimeOrReason]]:
     """Each cell's answer: those with the same number of threads in one process, which libraries tell it as they are
     imported."""
     for threads in dict.fromkeys(cell.threads for cell in cells):
@@ -97,7 +97,7 @@ def _rehearsed(cells: Sequence[Cell]) -> Iterable[tuple[Cell, Told]]:
         worker = Worker(
             lambda pipe: python_module(sys.executable, "tcbench.engine.measure.rehearsal", str(pipe)),
             msgspec.json.encode(alike),
-            msgspec.json.Decoder(Told).decode,
+            msgspec.json.Decoder(StepTimeOrReason).decode,
             timeout_s=_LIMIT_S,
             environment=worker_environment(alike[0]),
         )

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from tcbench.core.groups import grouped
-from tcbench.core.record import FINAL_STATUSES, Cell, Record, Status, settings
+from tcbench.core.record import FINAL_STATUSES, Cell, Record, Status, cell_settings
 from tcbench.hardware import machine
 from tcbench.run.eta import TimeLeft, estimate
 from tcbench.run.plan import Plan, PlannedCell
@@ -140,7 +140,7 @@ def differences(plan: Plan, before: Iterable[Record]) -> str:
 
 def _settings(cells: Sequence[Cell]) -> dict[str, list[str]]:
     """The values that cells have of each setting."""
-    of_cells = ((name, str(value)) for cell in cells for name, value in settings(cell).items())
+    of_cells = ((name, str(value)) for cell in cells for name, value in cell_settings(cell).items())
     said = grouped(pair for pair in of_cells if not pair[0].startswith(("rungs", "scenario_cudnn")))  # by config's name
     return {name: list(dict.fromkeys(values)) for name, values in said.items()}
 

@@ -20,7 +20,7 @@ from tcbench.core import claim as claims
 from tcbench.core import files
 from tcbench.core.claim import Claim
 from tcbench.core.errors import ScenarioError, hint
-from tcbench.core.record import AS_GIVEN, Cell, CudnnSettings, Input, Selection, TrainSettings
+from tcbench.core.record import COPIED_FIELDS, Cell, CudnnSettings, Input, Selection, TrainSettings
 from tcbench.core.text import cleaned
 from tcbench.engine.accelerators.device import kinds
 from tcbench.engine.backends import DEFAULT, builds_models
@@ -279,5 +279,5 @@ def setting_of(cell: Cell, scenario: Scenario) -> Selection:
         ranks=(cell.ranks,) if cell.ranks > 1 else None,
         input=source if taken else None,
         threads=None,
-        **{name: getattr(cell, name) for name in AS_GIVEN},
+        **{name: getattr(cell, name) for name in COPIED_FIELDS},
     )

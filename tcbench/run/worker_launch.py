@@ -53,7 +53,7 @@ def worker_environment(cell: Cell) -> dict[str, str]:
     """Return a worker's environment variables. Libraries that read their thread count at import get the cell's. Where
     Python may not write bytecode next to its modules, it writes it to our cache, since compiling them anew would take
     half of a worker's start."""
-    passed = {**variables.of_worker(), **machine.library_variables(cell.threads), "PYTHONUNBUFFERED": "1"}
+    passed = {**variables.worker_variables(), **machine.library_variables(cell.threads), "PYTHONUNBUFFERED": "1"}
     package = Path(tcbench.__file__).parent
     beside = os.access(package, os.W_OK) or (package / "__pycache__").exists()
     if passed.get("PYTHONPYCACHEPREFIX") or (beside and not passed.get("PYTHONDONTWRITEBYTECODE")):

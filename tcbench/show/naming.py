@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 
 from tcbench.analysis.summary import CellSummary
 from tcbench.core.groups import grouped
-from tcbench.core.record import Cell, Code, settings
+from tcbench.core.record import Cell, Code, cell_settings
 from tcbench.show.format import number
 
 MachineCell = tuple[str | None, Cell]
@@ -94,7 +94,7 @@ def setting_headings(summaries: Sequence[CellSummary]) -> tuple[str, ...]:
 
 def _facts(machine: str | None, cell: Cell) -> dict[str, str]:
     """Return in words all facts by which cells of the same name may differ."""
-    facts = ((name, value) for name, value in settings(cell).items() if name not in _IN_CELL_NAME)
+    facts = ((name, value) for name, value in cell_settings(cell).items() if name not in _IN_CELL_NAME)
     words = {name: str(value) if name in ("scenario", "device") else f"{name} {value}" for name, value in facts}
     return {"machine": machine or "unknown machine"} | words
 

@@ -35,21 +35,21 @@ from tcbench.core.stopping import (
 )
 def test_warm_up_ends_when_steps_have_settled_or_the_cap_is_reached(least, times, over, settled):
     rule = WarmUpRule(min_steps=least, max_steps=10)
-    assert (rule.over(times), rule.settled(times)) == (over, settled)
+    assert (rule.is_over(times), rule.has_settled(times)) == (over, settled)
 
 
 def test_warm_up_waits_for_its_least_steps_though_its_time_is_spent():
-    assert not WarmUpRule(min_steps=3, max_steps=3, max_time_s=0.0).over([1.0] * 2)
+    assert not WarmUpRule(min_steps=3, max_steps=3, max_time_s=0.0).is_over([1.0] * 2)
 
 
 def test_a_quiet_cell_stops_at_the_target_and_a_noisy_one_at_its_budget():
     rule = StoppingRule(target=0.02, max_time_s=60.0, min_steps=10)
     quiet = [1.0, 1.001] * 5
     noisy = [1.0, 2.0, 2.0, 1.0, 1.5] * 2
-    assert rule.ask(quiet[:9], 99.0) == "continue"
-    assert rule.ask(quiet, 10.0) == "target"
-    assert rule.ask(noisy, 10.0) == "continue"
-    assert rule.ask(noisy, 60.0) == "budget"
+    assert rule.decide(quiet[:9], 99.0) == "continue"
+    assert rule.decide(quiet, 10.0) == "target"
+    assert rule.decide(noisy, 10.0) == "continue"
+    assert rule.decide(noisy, 60.0) == "budget"
 
 
 def test_two_stages_give_a_mean_the_interval_that_was_asked_for():

@@ -6,7 +6,7 @@ from typing import Any
 from tcbench.analysis.advice import ON_HOST, modelled_rate
 from tcbench.core.groups import grouped
 from tcbench.core.record import BUSY, Cell
-from tcbench.core.step_time import StepTime, Told
+from tcbench.core.step_time import StepTime, StepTimeOrReason
 from tcbench.run.plan import Plan
 from tcbench.show.document import document, fields
 from tcbench.show.format import counted, percent
@@ -26,7 +26,7 @@ def headline(plan: Plan) -> str:
     return f"{plan.scenario.name}{network} on {plan.device.title}, {size}, {cell.threads} threads: expected, not run"
 
 
-def table(told: Mapping[Cell, Told]) -> ConfigTable[_Row]:
+def table(told: Mapping[Cell, StepTimeOrReason]) -> ConfigTable[_Row]:
     """One row per cell: what each part of its step takes, and the rate that they make."""
     columns: list[Column[_Row]] = [
         Column("works", lambda row: row[1].device_s, SECONDS),
@@ -39,7 +39,7 @@ def table(told: Mapping[Cell, Told]) -> ConfigTable[_Row]:
     return ConfigTable(columns, rows, cell=lambda row: row[0], instead=lambda row: "unknown" * isinstance(row[1], str))
 
 
-def reasons(plan: Plan, told: Mapping[Cell, Told]) -> list[str]:
+def reasons(plan: Plan, told: Mapping[Cell, StepTimeOrReason]) -> list[str]:
     """Why cells are left out, each reason with the configs concerned."""
     unknown = [(f"Unknown: {answer}", cell.config) for cell, answer in told.items() if isinstance(answer, str)]
     skipped = [(f"Cannot run here: {each.skip_reason}", each.cell.config) for each in plan.cells if each.skip_reason]
@@ -47,7 +47,7 @@ def reasons(plan: Plan, told: Mapping[Cell, Told]) -> list[str]:
     return [*filter(None, [plan.left_out]), *lines]
 
 
-def notes(told: Mapping[Cell, Told]) -> list[str]:
+def notes(told: Mapping[Cell, StepTimeOrReason]) -> list[str]:
     """How to read the table."""
     known = [answer for answer in told.values() if isinstance(answer, StepTime)]
     busy = [answer for answer in known if answer.lost >= BUSY]
@@ -61,14 +61,14 @@ def notes(told: Mapping[Cell, Told]) -> list[str]:
     return [*[Caution(more)] * bool(busy), *lines]
 
 
-def to_json(plan: Plan, told: Mapping[Cell, Told]) -> str:
+def to_json(plan: Plan, told: Mapping[Cell, StepTimeOrReason]) -> str:
     """Everything, with units in the names."""
     cells = [_cell_json(*row) for row in told.items()]
     of = {"scenario": plan.scenario.name, "device": plan.device.title}
     return document("tcbench-step-times", **of, cells=cells, notes=notes(told))
 
 
-def _cell_json(cell: Cell, answer: Told) -> dict[str, Any]:
+def _cell_json(cell: Cell, answer: StepTimeOrReason) -> dict[str, Any]:
     value = fields(cell, "config batch_size image_size key") | {"cannot_run": None}
     if isinstance(answer, str):
         return value | {"untraced": answer}

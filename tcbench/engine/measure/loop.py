@@ -74,7 +74,7 @@ def measure(
     def note_return() -> None:
         returned_s.append(time.perf_counter())
 
-    while not world.bcast(warmup_rule.over(warmup_s, all(phase.settled() for phase in session.phases))):
+    while not world.bcast(warmup_rule.is_over(warmup_s, all(phase.settled() for phase in session.phases))):
         returned_s[:] = [time.perf_counter()]
         warmup_s += run_block(session, ranges, 1, len(warmup_s), note_return).steps_s
         listen(Stepped("warm-up", len(warmup_s), warmup_s[-1]))
@@ -106,7 +106,7 @@ def measure(
             times_s.extend(of_block_s[1:])
         if len(counted_s) >= _ASK_AFTER * asked_at:
             asked_at = len(counted_s)
-            verdict = world.bcast(stopping_rule.ask(counted_s, sum(timed_s)))
+            verdict = world.bcast(stopping_rule.decide(counted_s, sum(timed_s)))
         listen(Stepped("timed", len(timed_s), timed_s[-1]))
     after, facts_s = _facts_after(session)
     last_loss = _finite(after.loss, "after the timed pass")
@@ -140,7 +140,7 @@ def measure(
     gc.unfreeze()
     return Measurement(
         warmup_times_s=tuple(warmup_s),
-        warmup_settled=warmup_rule.settled(warmup_s),
+        warmup_settled=warmup_rule.has_settled(warmup_s),
         step_times_s=tuple(timed_s),
         block_steps=block_steps,
         stopped_by=verdict,

@@ -24,7 +24,7 @@ import numpy as np
 
 from tcbench.core.errors import TcbenchError
 from tcbench.core.record import Cell
-from tcbench.core.step_time import StepTime, Told
+from tcbench.core.step_time import StepTime, StepTimeOrReason
 from tcbench.engine.accelerators.cpu.arrays import HostArrays
 from tcbench.engine.accelerators.cpu.heap import LARGEST_FROM_HEAP
 from tcbench.engine.accelerators.device import OpenDevice, kind_of
@@ -230,7 +230,7 @@ def _run(phases: Sequence[Phase]) -> float:
     return time.perf_counter() - begin
 
 
-def answers(cells: Sequence[Cell]) -> Iterator[Told]:
+def answers(cells: Sequence[Cell]) -> Iterator[StepTimeOrReason]:
     """An answer for each cell, in order."""
     rehearsals = Rehearsals(SPENT_S / len(cells))
     for cell in cells:
@@ -248,7 +248,7 @@ def answers(cells: Sequence[Cell]) -> Iterator[Told]:
 def main() -> None:
     """Rehearse the cells that stand on standard input."""
 
-    def work(cells: list[Cell], send: Callable[[Told], None]) -> Told:
+    def work(cells: list[Cell], send: Callable[[StepTimeOrReason], None]) -> StepTimeOrReason:
         told = answers(cells)
         for _ in cells[1:]:
             send(next(told))

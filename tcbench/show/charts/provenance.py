@@ -8,8 +8,7 @@ from typing import TypeVar
 from tcbench.analysis.summary import CellSummary, Setting
 from tcbench.core.errors import SelectionError
 from tcbench.core.groups import grouped
-from tcbench.core.record import Cell
-from tcbench.core.record import settings as settings_of
+from tcbench.core.record import Cell, cell_settings
 from tcbench.show.cells import busy_line, interval_over
 from tcbench.show.charts.text import drawable, drawable_title
 from tcbench.show.format import counted, libraries
@@ -121,7 +120,7 @@ def _facts(summaries: Sequence[CellSummary]) -> dict[str, str]:
         "beneath": stack_name(codes),
         _FILES: f"run {', '.join(summaries[0].runs)}",
     }
-    for name, value in settings_of(cell).items():
+    for name, value in cell_settings(cell).items():
         if name == "ranks":
             facts[name] = counted(value, "rank")
         elif name.partition(".")[0] not in ("config", "rungs", "batch_size", "model", "variant", "image_size", "input"):

@@ -230,7 +230,7 @@ def test_what_is_no_record_is_named_with_file_and_line(base, tmp_path, content, 
 @pytest.mark.parametrize("format_", ["table", "json", "junit"])
 def test_a_measurement_out_of_this_world_ends_in_words(base, tmp_path, changes, format_):
     odd = [measured(one, **changes) for one in trials(seed=1)]
-    believed = record.believed(record.decode(odd[0])).status == "ok"
+    believed = record.reject_contradiction(record.decode(odd[0])).status == "ok"
     (tmp_path / "odd.jsonl").write_text("\n".join(odd) + "\n")
     (tmp_path / "odder.jsonl").write_text("\n".join(odd).replace("cpu-2025", "cpu-2026") + "\n")
     options = ("--metric", "throughput,memory,energy", "--format", format_)

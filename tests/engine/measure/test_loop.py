@@ -579,8 +579,8 @@ def test_all_ranks_take_as_many_steps_as_rank_0_decides(monkeypatch):
 
 
 def test_of_short_steps_there_are_many_in_a_block_and_few_questions(monkeypatch):
-    asked, ask = [], loop.StoppingRule.ask
-    monkeypatch.setattr(loop.StoppingRule, "ask", lambda *given: asked.append(given) or ask(*given))
+    calls, decide = [], loop.StoppingRule.decide
+    monkeypatch.setattr(loop.StoppingRule, "decide", lambda *arguments: calls.append(arguments) or decide(*arguments))
 
     class Short(FakeSession):
         def _run(self, name: str) -> None:
@@ -590,7 +590,7 @@ def test_of_short_steps_there_are_many_in_a_block_and_few_questions(monkeypatch)
     measured = loop.measure(Short(), MeasureSettings(max_time_s=10.0, target=1e-9, profiled_steps=1))
     assert len(measured.step_times_s) > 20_000
     assert 0.09 < sum(measured.step_times_s[: measured.block_steps]) < 0.2
-    assert len(asked) < 80  # of more than 90 blocks, and the share falls
+    assert len(calls) < 80  # of more than 90 blocks, and the share falls
 
 
 @pytest.mark.parametrize(("left_over_s", "told_s"), [(0.0, 4.0), (1.5, 4.0)], ids=["slow", "slow, and waits"])
