@@ -1,1 +1,1 @@
-"""The host's processor."""
+"""The CPU as an accelerator: oneDNN where it is installed, NumPy otherwise."""

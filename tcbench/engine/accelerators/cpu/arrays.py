@@ -1,4 +1,4 @@
-"""Arrays in the host's memory, on which the processor's accelerators work: all of an accelerator but the work."""
+"""Host memory: the part of an accelerator that both CPU accelerators share."""
 
 import contextlib
 from collections.abc import Callable
@@ -14,7 +14,7 @@ from tcbench.engine.world import World
 
 
 class HostArrays(Accelerator):
-    """See `tcbench.engine.accelerators.protocol.Accelerator`."""
+    """Base class of CPU accelerators: arrays are NumPy arrays in host memory."""
 
     shares_host_memory = True
 
@@ -22,7 +22,7 @@ class HostArrays(Accelerator):
         self._threads = threads
 
     def enter(self) -> contextlib.AbstractContextManager[None]:
-        """Held while work is launched: the number of threads, which is the process's."""
+        """Return a context manager that sets the number of threads; work is launched inside it."""
         return use(self._threads)
 
     def empty(self, shape: tuple[int, ...], dtype: Any) -> Array:

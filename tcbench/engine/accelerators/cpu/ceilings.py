@@ -1,5 +1,4 @@
-"""The host's ceilings: a matrix product in each dtype by NumPy's BLAS and by oneDNN, and passes over memory by all
-threads."""
+"""Measured ceilings of the host: matrix products in each dtype by NumPy's BLAS and by oneDNN, and memory bandwidth."""
 
 import threading
 from collections.abc import Callable
@@ -10,17 +9,20 @@ from tcbench.engine.clock import HostClock
 from tcbench.hardware import machine
 
 ROUNDS = 9
-"""A ceiling is the best of them, as in STREAM (J. McCalpin, 1995)."""
+"""Rounds of each measurement. The ceiling is the best round, as in STREAM (J. McCalpin, 1995)."""
 PRODUCT_SIZE = 2048
+"""Rows and columns of the matrices."""
 COPY_BYTES = 256 * 2**20
-"""Of each array: far more than any cache holds."""
+"""Size of each array: far more than any cache holds."""
 
 
 def measure(threads: int, size: int = PRODUCT_SIZE, n_bytes: int = COPY_BYTES, rounds: int = ROUNDS) -> dict[str, Any]:
-    """Products of two size x size matrices (2 size^3 FLOP), in float32 and, where oneDNN loads, in 16 bits, as training
-    asks for it; and passes over arrays of `n_bytes` by all threads: a copy, a scaling in place, the greater of two in
-    place of one, and the greatest of all, which only reads. The fastest is the bandwidth: processors that fetch a line
-    before they overwrite it move a third more for a copy than STREAM counts, and some read faster than they write."""
+    """Measure the host's FLOP/s by dtype and its memory bandwidth.
+
+    FLOP/s: products of two size x size matrices (2 size^3 FLOP), in float32 and, if oneDNN loads, in both 16-bit
+    dtypes. Bandwidth: the fastest of four passes over arrays of `n_bytes` by all threads, since CPUs that fetch a cache
+    line before they overwrite it move a third more for a copy than STREAM counts, and some read faster than they write.
+    """
     import numpy as np
 
     from tcbench.engine.accelerators.cpu.onednn import library
@@ -33,12 +35,11 @@ def measure(threads: int, size: int = PRODUCT_SIZE, n_bytes: int = COPY_BYTES, r
     slices = [slice(len(source) * i // threads, len(source) * (i + 1) // threads) for i in range(threads)]
 
     def by_threads(run: Callable[[slice], object]) -> None:
-        # NumPy lets go of the interpreter meanwhile.
-        parts = [threading.Thread(target=run, args=(s,)) for s in slices]
-        for part in parts:
-            part.start()
-        for part in parts:
-            part.join()
+        workers = [threading.Thread(target=run, args=(s,)) for s in slices]
+        for worker in workers:
+            worker.start()
+        for worker in workers:
+            worker.join()
 
     runs: dict[str, Callable[[], object]] = {
         "numpy": lambda: np.matmul(a, b, out=c),
@@ -47,16 +48,16 @@ def measure(threads: int, size: int = PRODUCT_SIZE, n_bytes: int = COPY_BYTES, r
         "greater": lambda: by_threads(lambda s: np.maximum(target[s], source[s], out=target[s])),
         "greatest": lambda: by_threads(lambda s: np.max(source[s])),
     }
-    passes = {"copy": 2, "scale": 2, "greater": 3, "greatest": 1}  # over an array
+    arrays_moved = {"copy": 2, "scale": 2, "greater": 3, "greatest": 1}
     works = {"fp32": product(size, "float32")}
     if not library.problem():
         works |= {"fp16": product(size, "float16"), "bf16": product(size, "bfloat16")}
         runs |= launches(works, OneDnnAccelerator(threads))
-    taken_s = least_s(runs, HostClock(), rounds)
-    taken_s["fp32"] = min(taken_s["numpy"], taken_s.get("fp32", taken_s["numpy"]))
+    times_s = least_s(runs, HostClock(), rounds)
+    times_s["fp32"] = min(times_s["numpy"], times_s.get("fp32", times_s["numpy"]))
     return {
         "device_name": machine.cpu_name(),
-        "flops_s": {name: work.flops / taken_s[name] for name, work in works.items()},
-        "bandwidth_bytes_s": source.nbytes * max(count / taken_s[name] for name, count in passes.items()),
+        "flops_s": {name: work.flops / times_s[name] for name, work in works.items()},
+        "bandwidth_bytes_s": source.nbytes * max(count / times_s[name] for name, count in arrays_moved.items()),
         "says": f"a matrix product and passes over memory by {threads} thread{'s' if threads > 1 else ''}, measured",
     }

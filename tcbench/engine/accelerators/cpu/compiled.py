@@ -1,7 +1,7 @@
-"""Functions in C, compiled where this machine has a compiler; where it has none, callers do without.
+"""Compilation of tcbench's C sources at run time. Callers have a fallback for machines without a C compiler.
 
-What was compiled, and has passed its check, is kept in the user's cache. The compiler, its options, the source and the
-processor are its key."""
+Compiled libraries are kept in the user's cache, with the verdict of their check. The cache key is the source, the
+compiler and its options, and the processor."""
 
 import ctypes
 import hashlib
@@ -16,32 +16,36 @@ from tcbench.core.cache import Cache, Entry, Key
 from tcbench.hardware import machine
 
 _OPTIONS = ("-O3", "-march=native", "-ffp-contract=off", "-fno-strict-aliasing", "-fPIC", "-shared")
-"""Without contraction products are rounded before they are added, as NumPy rounds them."""
-_LONGEST_S = 60
+"""No contraction into fused multiply-adds: products are rounded before they are added, as in NumPy."""
+_TIMEOUT_S = 60
 
 
 def compiler() -> str | None:
-    """The C compiler of this machine."""
+    """Return the path of this machine's C compiler, or None."""
     return next(filter(None, map(shutil.which, ("cc", "gcc", "clang"))), None)
 
 
-def library(source: Path, check: Callable[[ctypes.CDLL], bool]) -> ctypes.CDLL | None:
-    """The functions of a source file. None where it does not compile or load, or fails its check, which a library meets
-    once, when it is new. What does not serve is remembered too."""
+def load_library(source: Path, check: Callable[[ctypes.CDLL], bool]) -> ctypes.CDLL | None:
+    """Compile a C source file and load it, or load it from the cache.
+
+    Returns None if the source does not compile or load, or if `check` returns False. A new library is checked once; the
+    cache keeps the verdict, failures included."""
     program = compiler()
     if program is None:
         return None
     cache, key = Cache.of_code("compiled-v1"), _key(Path(program), source)
-    kept = cache.get(key)
-    if kept is None:
-        data = _compile(program, source)
-        made = _load(data)
-        kept = Entry({"serves": made is not None and check(made)}, data)
-        if made is not None or not data:  # another process may be allowed to load it
-            cache.put(key, kept)
+    cached = cache.get(key)
+    if cached is None:
+        binary = _compile(program, source)
+        library = _load(binary)
+        cached = Entry({"serves": library is not None and check(library)}, binary)
+        if (
+            library is not None or not binary
+        ):  # if it compiles but does not load, another process may be able to load it
+            cache.put(key, cached)
     else:
-        made = _load(kept.data)
-    return made if kept.content.get("serves") is True else None
+        library = _load(cached.data)
+    return library if cached.content.get("serves") is True else None
 
 
 def _key(program: Path, source: Path) -> Key:
@@ -56,23 +60,25 @@ def _key(program: Path, source: Path) -> Key:
 
 
 def _compile(program: str, source: Path) -> bytes:
-    """The library, empty if the compiler refuses."""
+    """Return the compiled library's bytes, empty if compilation fails."""
     try:
         with tempfile.TemporaryDirectory(prefix="tcbench-") as folder:
-            made = Path(folder) / "library.so"
-            command = [program, *_OPTIONS, "-o", str(made), str(source)]
-            subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=_LONGEST_S, check=True)
-            return made.read_bytes()
+            output = Path(folder) / "library.so"
+            command = [program, *_OPTIONS, "-o", str(output), str(source)]
+            subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=_TIMEOUT_S, check=True)
+            return output.read_bytes()
     except (OSError, subprocess.SubprocessError):
         return b""
 
 
-def _load(data: bytes) -> ctypes.CDLL | None:
-    """From memory, so that no folder has to allow execution. The descriptor stays open: the loader knows a library by
-    its path, and the next one would have the same."""
-    if not data:
+def _load(binary: bytes) -> ctypes.CDLL | None:
+    """Load a library from memory, so that no folder has to allow execution.
+
+    The file descriptor stays open: the loader identifies a library by its path, and must not see the same path twice.
+    """
+    if not binary:
         return None
     try:
-        return ctypes.CDLL(f"/proc/self/fd/{files.unnamed_file(data)}")
+        return ctypes.CDLL(f"/proc/self/fd/{files.unnamed_file(binary)}")
     except OSError:
         return None

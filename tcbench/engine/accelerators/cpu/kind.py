@@ -1,4 +1,4 @@
-"""The host's processor as a kind of device: operations compute in this process, and their memory is the host's."""
+"""The device kind `cpu`: operations run in this process and use host memory."""
 
 import os
 from collections.abc import Iterator
@@ -11,12 +11,12 @@ from tcbench.engine.accelerators.device import Device, DeviceKind, OpenDevice
 from tcbench.engine.clock import HostClock, peak_resident_bytes
 from tcbench.hardware import machine
 
-_LIMITS = {"ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA"}
-"""Variables that keep oneDNN from instructions that the processor has."""
+_ISA_LIMITS = {"ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA"}
+"""Environment variables that limit the instruction sets that oneDNN uses."""
 
 
 class Cpu(DeviceKind):
-    """See `tcbench.engine.accelerators.device.DeviceKind`."""
+    """The host's processor as a device kind."""
 
     name = "cpu"
     noun = "CPU"
@@ -26,14 +26,14 @@ class Cpu(DeviceKind):
 
     def devices(self) -> tuple[Device, ...]:
         instructions = machine.cpu_flags()
-        if not _LIMITS.isdisjoint(os.environ):
+        if not _ISA_LIMITS.isdisjoint(os.environ):
             from tcbench.engine.accelerators.cpu.onednn import library
 
             instructions -= library.withheld()
         return (Device(self.name, machine.cpu_name(), machine.usable_memory_bytes(), instructions=instructions),)
 
     def machine(self, title: str) -> str:
-        """With the usable cores: what a container is given of a processor is another machine."""
+        """Return a machine name with the number of usable cores, since a container may get only some of them."""
         return f"{machine.slug(title)}-{machine.usable_cpus()}cpu"
 
     def library(self) -> str:
@@ -78,13 +78,13 @@ class Cpu(DeviceKind):
 
 
 def _missing() -> tuple[str, str] | None:
-    """Return why oneDNN does not compute, with what that costs, and the command that changes it."""
+    """Return why oneDNN is not used, with its cost, and the command that fixes it; None if oneDNN is used."""
     from tcbench.engine.accelerators.cpu.onednn import library
 
     if (problem := library.problem()) is None:
         return None
-    what, _, remedy = problem.partition(": ")
-    return f"{what}, so steps take several times as long", remedy
+    cause, _, remedy = problem.partition(": ")
+    return f"{cause}, so steps take several times as long", remedy
 
 
 KIND = Cpu()

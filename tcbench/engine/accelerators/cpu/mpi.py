@@ -1,8 +1,8 @@
-"""Sums over ranks through MPI, of arrays in the host's memory. mpi4py is imported when a reducer is made.
+"""All-reduce of arrays in host memory through MPI. mpi4py is imported when a reducer is created.
 
-Float32 is summed by MPI itself. Of 16 bits it has no type that every build knows (Open MPI has one for float16, and
-adds it in software, slower than twice the bytes), so that such values travel as integers, with an operation of ours
-that adds in float32 and rounds, as a GPU does between one rank and the next."""
+MPI itself sums float32. There is no 16-bit floating-point type that all MPI builds support (Open MPI has float16, but
+adds it in software, slower than float32 with twice the bytes). So 16-bit values are sent as integers, with a custom
+reduction that adds in float32 and rounds, as a GPU does between ranks."""
 
 from __future__ import annotations
 
@@ -18,23 +18,25 @@ from tcbench.engine.work import ITEM_BYTES
 from tcbench.engine.world import World
 
 PIECE_BYTES = 8 << 20
-"""Given to MPI at once. Two ranks of one host took roughly 1.2 to 2 times as long for 97 MB in one call as in
-pieces of 1 to 16 MB (Open MPI 5.0.11), which caches hold."""
+"""Bytes per MPI call. Two ranks on one host took 1.2 to 2 times as long for 97 MB in one call as in pieces of 1 to
+16 MB, which fit the caches (Open MPI 5.0.11)."""
 
 _CLOSE_S = 10
-"""The wait for sums that nobody asked for any more. A rank that has ended will never answer."""
+"""How long `close` waits for reductions in progress. A rank that has ended never answers."""
 
 
 class MpiReducer:
-    """See `tcbench.engine.accelerators.protocol.Reducer`. MPI works only while it is called: what has begun goes on in
-    `advance`. `add(a, b)` adds an array of 16 bits to another."""
+    """A `tcbench.engine.accelerators.protocol.Reducer` that uses MPI.
+
+    MPI makes progress only inside its calls, so reductions that have begun continue in `advance`. `add(a, b)` adds the
+    16-bit array a to b in place."""
 
     def __init__(self, world: World, add: Callable[[Array, Array], None]) -> None:
         from mpi4py import MPI
 
         self._mpi = MPI
         self._add = add
-        # A communicator of its own: what is under way here does not meet what others send.
+        # A separate communicator, so that reductions in progress do not match messages of other code.
         self._comm = world.mpi.Dup()
         self._begun: list[Any] = []
         self._operations: dict[Any, Any] = {}
@@ -43,10 +45,10 @@ class MpiReducer:
     def reduce(self, array: Array) -> None:
         piece = PIECE_BYTES // array.itemsize
         for begin in range(0, array.size, piece):
-            self._comm.Allreduce(self._mpi.IN_PLACE, *self._of(array[begin : begin + piece]))
+            self._comm.Allreduce(self._mpi.IN_PLACE, *self._arguments(array[begin : begin + piece]))
 
     def begin(self, array: Array) -> Callable[[], None]:
-        request = self._comm.Iallreduce(self._mpi.IN_PLACE, *self._of(array))
+        request = self._comm.Iallreduce(self._mpi.IN_PLACE, *self._arguments(array))
         self._begun.append(request)
 
         def wait() -> None:
@@ -65,8 +67,8 @@ class MpiReducer:
             time.sleep(1e-3)
         self._begun.clear()
 
-    def _of(self, array: Array) -> tuple[Any, Any]:
-        """Message and operation."""
+    def _arguments(self, array: Array) -> tuple[Any, Any]:
+        """Return the buffer and the reduction operation that MPI takes for an array."""
         dtype = array.dtype
         if ITEM_BYTES[dtype.name] != 2:
             return array, self._mpi.SUM
@@ -74,5 +76,5 @@ class MpiReducer:
             self._operations[dtype] = self._mpi.Op.Create(functools.partial(self._sum, dtype), commute=True)
         return [array.view(np.uint16), self._mpi.UINT16_T], self._operations[dtype]
 
-    def _sum(self, dtype: np.dtype[Any], one: Any, other: Any, _: Any) -> None:
-        self._add(np.frombuffer(one, dtype), np.frombuffer(other, dtype))
+    def _sum(self, dtype: np.dtype[Any], addends: Any, totals: Any, _: Any) -> None:
+        self._add(np.frombuffer(addends, dtype), np.frombuffer(totals, dtype))

@@ -1,11 +1,11 @@
-"""Runs a function over chunks on a few threads. NumPy and BLAS release the interpreter lock, so plain threads do.
+"""A small thread pool that calls a function on every chunk of a piece of work.
 
-Callers cut their work into chunks by the shape alone, never by the number of threads: each chunk computes the same
-numbers whichever thread takes it, so results are bit-identical for any number of threads.
+Plain threads suffice because NumPy and BLAS release the interpreter lock. Callers choose chunks by the shape alone,
+never by the number of threads, so results are bit-identical for any number of threads.
 
-BLAS is held to one thread per call, even for a single chunk: each chunk brings its own matrix product, and OpenBLAS's
-threads spin for 26 ms after a call that used them, on the processor that a helper needs next. Mixing the two made
-ResNet-50's step 1.4 times as long (64x64, batch 16, two threads: 414 against 291 ms)."""
+BLAS is limited to one thread per call, even for a single chunk. Each chunk makes its own BLAS call, and OpenBLAS's
+threads spin for 26 ms after a call on cores that the pool needs next. Using both made ResNet-50's step 1.4 times as
+long (64x64, batch 16, two threads: 414 instead of 291 ms)."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ _local = threading.local()
 _lock = threading.Lock()
 _jobs: queue.SimpleQueue[_Job] = queue.SimpleQueue()
 _helpers = 0
-_holding = False
-"""Whether BLAS is held to one thread already."""
+_blas_is_limited = False
+"""Whether a `use` block has limited BLAS to one thread."""
 _nothing = contextlib.nullcontext()
 _threads = machine.usable_cpus()
 _blas = [
@@ -43,8 +43,10 @@ _blas = [
 
 
 class _Job:
-    """One call of `run`: helpers and the caller draw chunk numbers until none is left. The caller waits for the chunks
-    that helpers drew, not for helpers: one that the system wakes late, on a busy machine, then costs nothing."""
+    """One call of `run`. Helper threads and the caller take chunk numbers until none are left.
+
+    The caller waits for the chunks that helpers took, not for the helpers. So a helper that wakes up late on a busy
+    machine costs nothing."""
 
     def __init__(self, function: Callable[[Any], object], chunks: Sequence[Any]) -> None:
         self.function = function
@@ -52,42 +54,42 @@ class _Job:
         self.n = len(chunks)
         self.numbers = itertools.count()
         self.error: BaseException | None = None
-        # A queue, since threading's semaphores are written in Python: three times the time of a call.
-        self.by_helpers: queue.SimpleQueue[int] = queue.SimpleQueue()
+        # A queue takes a third of the time of threading.Semaphore, which is written in Python.
+        self.helper_counts: queue.SimpleQueue[int] = queue.SimpleQueue()
 
     def work(self) -> int:
-        """The number of chunks that this thread drew; after an error of any thread's, no more is called."""
-        drawn = 0
+        """Process chunks and return how many this thread took. After an error on any thread, chunks are skipped."""
+        taken_count = 0
         while (i := next(self.numbers)) < self.n:  # atomic under the interpreter lock
-            drawn += 1
+            taken_count += 1
             if self.error is None:
                 try:
                     self.function(self.chunks[i])
                 except BaseException as error:  # raised again on the caller's thread
                     self.error = error
-        return drawn
+        return taken_count
 
     def finish(self) -> None:
-        """The caller's part: work, then wait for the rest."""
+        """Process chunks on the caller's thread, then wait for the chunks that helpers took."""
         left = self.n - self.work()
         while left:
-            left -= self.by_helpers.get()
-        # A helper that comes too late keeps nothing alive.
+            left -= self.helper_counts.get()
+        # A helper that starts late must not keep the arrays alive.
         del self.function, self.chunks
 
 
 def _help() -> None:
     _local.inside = True
-    np.seterr(all="ignore")  # as the operations' callers do for their own thread
+    np.seterr(all="ignore")  # NumPy's setting is per thread; callers of operations set theirs
     while True:
         job = _jobs.get()
-        if drawn := job.work():
-            job.by_helpers.put(drawn)
-        del job  # else its arrays would live until the next job
+        if taken_count := job.work():
+            job.helper_counts.put(taken_count)
+        del job  # otherwise its arrays would live until the next job
 
 
 def set_threads(n: int) -> None:
-    """Sets how many threads `run` uses, the caller included."""
+    """Set the number of threads that `run` uses, including the caller."""
     global _threads
     if n < 1:
         raise ValueError(f"threads: expected at least 1, got {n}")
@@ -95,28 +97,28 @@ def set_threads(n: int) -> None:
 
 
 def get_threads() -> int:
-    """The number of threads that `run` uses."""
+    """Return the number of threads that `run` uses, including the caller."""
     return _threads
 
 
 @contextlib.contextmanager
 def use(n: int) -> Iterator[None]:
-    """`set_threads` for the length of a with block, within which BLAS has one thread."""
-    global _holding
-    before, held = _threads, _holding
+    """Set the number of threads of `run` within a `with` block, and limit BLAS to one thread there."""
+    global _blas_is_limited
+    threads_before, limited_before = _threads, _blas_is_limited
     set_threads(n)
     try:
-        with _nothing if held else limited(_blas, 1):
-            _holding = True
+        with _nothing if limited_before else limited(_blas, 1):
+            _blas_is_limited = True
             yield
     finally:
-        _holding = held
-        set_threads(before)
+        _blas_is_limited = limited_before
+        set_threads(threads_before)
 
 
 @contextlib.contextmanager
 def limited(libraries: Sequence[Any], n: int) -> Iterator[None]:
-    """While it is held, these libraries (threadpoolctl's) have so many threads."""
+    """Limit these libraries (threadpoolctl controllers) to n threads within a `with` block."""
     before = [library.num_threads for library in libraries]
     for library in libraries:
         library.set_num_threads(n)
@@ -128,7 +130,7 @@ def limited(libraries: Sequence[Any], n: int) -> Iterator[None]:
 
 
 def run(function: Callable[[T], object], chunks: Sequence[T]) -> None:
-    """Calls `function` on every chunk. Returns when all are done; raises the first error of any of them."""
+    """Call `function` on every chunk. Returns when all calls have ended; raises the first error of any call."""
     global _helpers
     if getattr(_local, "inside", False):
         for chunk in chunks:
@@ -140,7 +142,7 @@ def run(function: Callable[[T], object], chunks: Sequence[T]) -> None:
             threading.Thread(target=_help, name=f"tcbench-ops-{_helpers}", daemon=True).start()
             _helpers += 1
     job = _Job(function, chunks)
-    with _nothing if _holding else limited(_blas, 1):
+    with _nothing if _blas_is_limited else limited(_blas, 1):
         for _ in range(n_helpers):
             _jobs.put(job)
         _local.inside = True
@@ -164,14 +166,15 @@ def collect(function: Callable[[T], R], chunks: Sequence[T]) -> list[R]:
 
 
 def spans(total: int, size: int) -> list[tuple[int, int]]:
-    """[0, total) cut into ranges of nearly equal length, none longer than `size`."""
+    """Return [0, total) as ranges (begin, end) of nearly equal length, none longer than `size`."""
     n = max(1, -(-total // max(1, size)))
     return [(total * i // n, total * (i + 1) // n) for i in range(n)]
 
 
 def scratch(name: str, shape: tuple[int, ...], dtype: npt.DTypeLike) -> Array:
-    """An uninitialised array of this thread's own, over memory that is kept from call to call. Valid until the same
-    thread asks for the same name again. Never to be returned from an op."""
+    """Return an uninitialised array from this thread's scratch memory, which is reused from call to call.
+
+    It is valid until the same thread calls `scratch` with the same name again. Operations must not return it."""
     buffers: dict[str, npt.NDArray[np.uint8]] = _local.__dict__.setdefault("buffers", {})
     dtype = np.dtype(dtype)
     n_bytes = math.prod(shape) * dtype.itemsize

@@ -43,9 +43,9 @@ def test_it_is_compiled_and_checked_once_for_each_source(
     source: Callable[[str], Path], check: Check, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for _ in range(2):
-        assert compiled.library(source("7"), check).answer() == 7  # type: ignore[union-attr]
-        assert compiled.library(source("8"), check) is None
-        assert compiled.library(source("nothing"), check) is None
+        assert compiled.load_library(source("7"), check).answer() == 7  # type: ignore[union-attr]
+        assert compiled.load_library(source("8"), check) is None
+        assert compiled.load_library(source("nothing"), check) is None
         assert check.asked == 2
         monkeypatch.setattr(compiled, "_compile", lambda *_: pytest.fail("compiled again"))
 
@@ -53,12 +53,12 @@ def test_it_is_compiled_and_checked_once_for_each_source(
 def test_what_another_user_has_put_into_a_shared_cache_is_not_loaded(
     source: Callable[[str], Path], check: Check, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    compiled.library(source("7"), check)
+    compiled.load_library(source("7"), check)
     cache = Path(os.environ["TCBENCH_CACHE"])
     for folder in (cache, cache / "compiled-v1"):  # others may write to it, so nothing there counts any more
         folder.chmod(0o777)
         for asked in (2, 2):
-            assert compiled.library(source("7"), check) is not None
+            assert compiled.load_library(source("7"), check) is not None
             assert check.asked == asked
 
 
@@ -70,15 +70,15 @@ def test_a_library_that_this_process_may_not_load_is_not_remembered_as_one_that_
 
     with monkeypatch.context() as here:
         here.setattr(ctypes, "CDLL", refuse)
-        assert compiled.library(source("7"), check) is None
+        assert compiled.load_library(source("7"), check) is None
     monkeypatch.delattr(os, "memfd_create")
-    assert compiled.library(source("7"), check) is not None
+    assert compiled.load_library(source("7"), check) is not None
 
 
 def test_without_a_compiler_or_a_folder_to_write_to_there_is_none_or_it_is_not_kept(
     source: Callable[[str], Path], check: Check, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TCBENCH_CACHE", "/proc/nowhere")
-    assert compiled.library(source("7"), check) is not None
+    assert compiled.load_library(source("7"), check) is not None
     monkeypatch.setenv("PATH", "")
-    assert compiled.library(source("7"), check) is None
+    assert compiled.load_library(source("7"), check) is None

@@ -1,1 +1,1 @@
-"""The processor as an accelerator through oneDNN."""
+"""The CPU accelerator that uses oneDNN."""

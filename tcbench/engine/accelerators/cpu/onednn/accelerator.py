@@ -1,5 +1,6 @@
-"""The processor as an accelerator through oneDNN: convolutions, batch normalisation, pooling and what goes over every
-value, prepared once per work. All else, and dtypes that oneDNN lacks, by the accelerator that it falls back on."""
+"""The CPU accelerator that uses oneDNN: convolutions, batch normalisation, pooling and elementwise operations.
+
+Each operation is prepared once. Operations and dtypes that oneDNN lacks fall back to `NumpyAccelerator`."""
 
 import functools
 import hashlib
@@ -16,14 +17,14 @@ from tcbench.engine.accelerators.protocol import Array, BatchNormRoute
 
 
 class OneDnnAccelerator(HostArrays):
-    """See `tcbench.engine.accelerators.protocol.Accelerator`."""
+    """The host's processor, with oneDNN for most operations and NumPy for the others."""
 
     def __init__(self, threads: int) -> None:
         super().__init__(threads)
         self._fallback = NumpyAccelerator(threads)
         self.engine = _engine(threads)
         self.engine.met_nan = False
-        # Keyed by id(), since the same shapes give the same work; holding the work keeps its id from being reused.
+        # Keyed by id(), since equal operations are the same object. The reference keeps the id from being reused.
         self._chosen: dict[int, tuple[Choice | None, w.Work]] = {}
 
     def batch_norm(self, norm: w.Norm, eps: float, momentum: float) -> BatchNormRoute:
@@ -39,22 +40,21 @@ class OneDnnAccelerator(HostArrays):
         return self._fallback.prepare(work, *arrays) if choice is None else choice.bind(*arrays)
 
     def plans(self) -> tuple[PlanChoice, ...]:
-        """The implementations of each kind of work that was launched, by its first dtype of values: oneDNN's name, or
-        "numpy". Not work by work: that would make a record ten times as large."""
-        plans: dict[tuple[str, str], list[Choice | None]] = {}
-        taken: dict[tuple[str, str], set[str]] = {}
-        for by, work in self._chosen.values():
-            kind = f"{work.name} {_dtype(work)}", by.name if by else NUMPY
-            plans.setdefault(kind, []).append(by)
-            taken.setdefault(kind, set()).add(f"{work.key} {by.place if by else 0}")
+        """Return the implementations of each kind of operation that was launched: oneDNN's name, or "numpy".
+
+        Operations are grouped by name and dtype. One entry per operation would make records ten times as large."""
+        plans: dict[tuple[str, str], list[tuple[Choice | None, str]]] = {}
+        for choice, work in self._chosen.values():
+            kind = f"{work.name} {_dtype(work)}", choice.name if choice else NUMPY
+            plans.setdefault(kind, []).append((choice, f"{work.key} {choice.place if choice else 0}"))
         return tuple(
             PlanChoice(
                 kind,
                 name,
                 0,
-                from_cache=all(by is not None and by.from_cache for by in chosen),
-                provisional=any(by is not None and by.provisional for by in chosen),
-                choices=hashlib.sha256("\n".join(sorted(taken[kind, name])).encode()).hexdigest()[:8],
+                from_cache=all(choice is not None and choice.from_cache for choice, _ in chosen),
+                provisional=any(choice is not None and choice.provisional for choice, _ in chosen),
+                choices=hashlib.sha256("\n".join(sorted({key for _, key in chosen})).encode()).hexdigest()[:8],
             )
             for (kind, name), chosen in plans.items()
         )
@@ -73,21 +73,20 @@ class OneDnnAccelerator(HostArrays):
 
 
 def _dtype(work: w.Work) -> str:
-    """Of the values: a batched update first reads a table of addresses."""
+    """Return the dtype of the first operand with floating-point values; a batched update starts with tables."""
     return next(operand.dtype for operand in work.operands if "float" in operand.dtype)
 
 
 _engine = functools.cache(Engine)
-"""By threads; one for the process: what was prepared once is prepared for all."""
+"""One engine per process and number of threads, so that primitives are prepared once for all accelerators."""
 _CONVERTING = (
     *(w.BatchNormForward, w.BatchNormBackward),
     *(w.ToSingle, w.ToHalf, w.Unscale, w.BatchedUpdate, w.PackGradients),
 )
-"""Work that converts by itself."""
+"""Operations that convert 16-bit operands themselves."""
 _CHOOSE: dict[type[w.Work], Callable[..., Choice]] = {
     **dict.fromkeys((w.ConvFprop, w.ConvDgrad, w.ConvWgrad), convolution.choose),
-    w.BatchNormForward: batch_norm.forward,
-    w.BatchNormBackward: batch_norm.backward,
+    **dict.fromkeys((w.BatchNormForward, w.BatchNormBackward), batch_norm.choose),
     w.Relu: pointwise.relu,
     w.ReluBackward: pointwise.relu_backward,
     **dict.fromkeys((w.Add, w.AddRelu), pointwise.add),

@@ -1,4 +1,4 @@
-"""Biases: added, channel by channel, and their gradient as the product of a matrix and ones."""
+"""Bias addition, and its gradient as the product of a matrix and a vector of ones, by oneDNN."""
 
 import functools
 from collections.abc import Callable
@@ -14,8 +14,10 @@ from tcbench.engine.work import AddBias, AddBiasRelu, BiasGradient
 
 
 def add(engine: Engine, work: AddBias | AddBiasRelu) -> Choice:
-    """See AddBias and AddBiasRelu. Networks that have biases have no batch normalisation, which would meet what is not
-    a number: here a sum does."""
+    """Return oneDNN's implementation of y += b, with ReLU for AddBiasRelu.
+
+    The launch also sums y to detect NaN (`Engine.met_nan`): networks with biases have no batch normalisation, which
+    detects it in other networks."""
     relu, of_maps = isinstance(work, AddBiasRelu), work.pixels > 1
     threads = n_slices(engine, work.n, work.k * work.pixels)
     rows = work.n // threads
@@ -56,8 +58,10 @@ def add(engine: Engine, work: AddBias | AddBiasRelu) -> Choice:
 
 
 def gradient(engine: Engine, work: BiasGradient) -> Choice:
-    """See BiasGradient. NHWC: (1, rows) ones times (rows, K) in each of its slices; NCHW, where a slice is an image:
-    (K, pixels) times (pixels, 1) ones. Summed in float32. Raises Unimplemented for other slices of maps."""
+    """Return oneDNN's implementation of BiasGradient, a matrix product for each slice that accumulates in float32.
+
+    NHWC: ones (1, rows) times gy (rows, K). NCHW: gy (K, pixels) times ones (pixels, 1), where each slice is an image;
+    raises Unimplemented for other slices."""
     of_maps = work.pixels > 1
     if of_maps and work.slices != work.n:
         raise Unimplemented("a sum over images and pixels at once")

@@ -1,9 +1,9 @@
-"""oneDNN's C API through ctypes: the library, descriptors of arrays, and primitives that run on bare addresses.
+"""oneDNN's C API through ctypes: the library, array descriptors, and primitives that run on memory addresses.
 
-Any oneDNN 3.x that runs its threads by OpenMP serves: the one of the package `onednn-cpu-gomp`, else one that the
-loader finds. Source: oneAPI Deep Neural Network Library, developer guide and C API reference, v3.2.
+Any oneDNN 3.x with the OpenMP runtime works: the one from the package `onednn-cpu-gomp` or, without it, the one that
+the loader finds. All foreign calls to oneDNN and OpenMP are in this module.
 
-Owns every foreign call to oneDNN and OpenMP."""
+Source: oneAPI Deep Neural Network Library, developer guide and C API reference, v3.2."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ MAJOR = 3
 Array = npt.NDArray[Any]
 
 SPIN_COUNT = "2000"
-"""Times that a thread of libgomp asks for work before it sleeps: about 0.1 ms. Its own default spins for 20 ms, on the
-processor that other work needs next."""
+"""How often a libgomp thread polls for work before it sleeps: about 0.1 ms. The default spins for 20 ms, on cores that
+other work needs next."""
 _ALIGNMENT = 64
 _LEAST_PART_BYTES = 1 << 16
 
@@ -51,7 +51,7 @@ SRC, SRC_1, DST, WEIGHTS = 1, 2, 17, 33
 MEAN, VARIANCE, SCALE, SHIFT, WORKSPACE, SCRATCHPAD = 49, 50, 51, 52, 64, 80
 DIFF_SRC, DIFF_DST, DIFF_WEIGHTS, DIFF_SCALE, DIFF_SHIFT = 129, 145, 161, 255, 256
 ATTRIBUTE_SCALE = 4096
-"""With an argument's index: of the number that it is scaled by."""
+"""A flag on the index of an argument: the index then denotes the factor that the argument is multiplied by."""
 _DESCRIPTORS = {
     SRC: (129, 0),
     SRC_1: (129, 1),
@@ -62,7 +62,7 @@ _DESCRIPTORS = {
     DIFF_DST: (134, 0),
     WORKSPACE: (135, 0),
 }
-"""The query of a primitive's own descriptor of an argument, and which of those that it may mean."""
+"""The oneDNN query that returns the descriptor of an argument, and the index to pass with it."""
 
 FORWARD_TRAINING, BACKWARD = 64, 128
 CONVOLUTION_DIRECT = 1
@@ -72,11 +72,11 @@ BINARY_ADD = 0x1FFF0
 USE_SCALE, USE_SHIFT, FUSE_RELU = 2, 4, 8
 
 REFERENCE = ("ref", "simple")
-"""Implementations that take one value at a time."""
+"""Prefixes of implementations that process one value at a time."""
 
 
 class Unimplemented(Exception):
-    """oneDNN does not do this on this processor."""
+    """oneDNN does not implement this operation on this processor."""
 
 
 class _Version(ctypes.Structure):
@@ -129,21 +129,21 @@ _SIGNATURES: dict[str, tuple[Any, ...]] = {
     "matmul_primitive_desc_create": (_OUT, _IN, *[_IN] * 4, _IN),
     "reorder_primitive_desc_create": (_OUT, _IN, _IN, _IN, _IN, _IN),
 }
-"""Arguments of the functions whose result is a status."""
+"""Argument types of the functions that return a status."""
 
 
 @functools.cache
 def _load() -> tuple[ctypes.CDLL | None, str | None]:
-    """The library, or one line that says what is wrong with it and which command repairs that."""
+    """Return the library, or None and a one-line message: what is wrong, and the command that fixes it."""
     try:
         files = importlib.metadata.files(PACKAGE) or ()
     except importlib.metadata.PackageNotFoundError:
         files = ()
-    own = [str(file.locate()) for file in files if file.name == f"libdnnl.so.{MAJOR}"]
+    packaged = [str(file.locate()) for file in files if file.name == f"libdnnl.so.{MAJOR}"]
     try:
-        # For this library alone: other processes that start from here spin as the user says.
+        # Set for this library only: child processes keep the user's setting.
         with variables.changed(GOMP_SPINCOUNT=os.environ.get("GOMP_SPINCOUNT", SPIN_COUNT)):
-            library = ctypes.CDLL((own or [f"libdnnl.so.{MAJOR}"])[0])
+            library = ctypes.CDLL((packaged or [f"libdnnl.so.{MAJOR}"])[0])
     except OSError as error:
         if "libgomp" in str(error):
             return None, "oneDNN needs libgomp.so.1: apt-get install libgomp1"
@@ -168,84 +168,99 @@ def _text(version: Any) -> str:
 
 
 def problem() -> str | None:
-    """Why oneDNN cannot be used in this process, with the command that repairs it; None: it can."""
+    """Return why oneDNN cannot be used in this process and the command that fixes it, or None if it can be used."""
     return _load()[1]
 
 
 def version() -> str | None:
-    """oneDNN's version, as in "3.2.0"; None where it cannot be used."""
+    """Return oneDNN's version such as "3.2.0", or None if it cannot be used."""
     library, _ = _load()
     return None if library is None else _text(library.dnnl_version().contents)
 
 
 _INSTRUCTIONS = {"avx512_bf16": 0x80, "avx512_fp16": 0x100, "amx_bf16": 0xE00, "amx_int8": 0xE00, "amx_fp16": 0x1000}
-"""The bits of `dnnl_cpu_isa_t` that stand for low precision, by Linux's names of the instructions."""
+"""The bits of `dnnl_cpu_isa_t` for low-precision instructions, by the CPU flag that Linux shows."""
 
 
 def instructions() -> int:
-    """Return the instruction sets that oneDNN uses here, as a `dnnl_cpu_isa_t`; 0 where it cannot be used.
+    """Return the instruction sets that oneDNN uses, as a `dnnl_cpu_isa_t`, or 0 if oneDNN cannot be used.
+
     ONEDNN_MAX_CPU_ISA limits them."""
     library, _ = _load()
     return 0 if library is None else int(library.dnnl_get_effective_cpu_isa())
 
 
 def withheld() -> frozenset[str]:
-    """Return the instructions for low precision that oneDNN does not use here, as ONEDNN_MAX_CPU_ISA says."""
+    """Return the CPU flags of low-precision instructions that ONEDNN_MAX_CPU_ISA keeps oneDNN from using."""
     used = instructions()
     return frozenset(name for name, bits in _INSTRUCTIONS.items() if used and used & bits != bits)
 
 
 def dims(sizes: Sequence[int]) -> Any:
-    """oneDNN's array of sizes."""
+    """Return sizes as oneDNN's fixed-length array `dnnl_dims_t`."""
     return Dims(*sizes)
 
 
 _DATA = object.__basicsize__
-"""Bytes from the start of an array object to the address of its data, the first field of PyArrayObject_fields after the
-object's head (NumPy C-API, "Python types and C-structures")."""
+"""Offset of the data pointer in an array object: the first field of PyArrayObject_fields after the object header (NumPy
+C-API, "Python types and C-structures")."""
 
 
 def address(array: Array) -> int:
-    """The address of an array's first value, read from the array object: NumPy's own ways, `ctypes.data` and
-    `__array_interface__`, take six times as long, 2.5 us, and a step asks for a thousand."""
+    """Return the address of an array's first value.
+
+    It is read from the array object, since NumPy's `ctypes.data` and `__array_interface__` take six times as long
+    (2.5 us), and a step asks for a thousand addresses."""
     return c_void_p.from_address(id(array) + _DATA).value or 0
 
 
 @dataclass(frozen=True)
 class Descriptor:
-    """oneDNN's description of an array in memory. `sizes`: its logical ones, where we have made it."""
+    """A oneDNN memory descriptor: an array's dtype, sizes and layout."""
 
     handle: int
     bytes: int
     sizes: tuple[int, ...] = ()
+    """Logical sizes; empty for descriptors that oneDNN created."""
 
 
 @dataclass(frozen=True)
 class Binding:
-    """An argument of a primitive. `index`: which argument it is. `stored`: how its array is stored, or the slice of it
-    that a primitive takes. `written`: the primitive writes it. `step`: bytes from one slice to the next; 0: all take
-    the whole array."""
+    """An argument of a primitive, and how its array is stored."""
 
     index: int
+    """oneDNN's number of the argument, such as SRC."""
     stored: Descriptor
+    """The array as the caller stores it, or the slice of it that one primitive gets."""
     written: bool = False
+    """Whether the primitive writes the argument."""
     step: int = 0
+    """Bytes from one slice to the next; 0 if every slice gets the whole array."""
 
 
 class Engine:
-    """The processor as oneDNN has it, on so many threads. Raises RuntimeError where `problem` says something. `began`:
-    the counts of the processors' time when it was made. `met_nan`: whether a batch normalisation or a bias has met what
-    is not a number. oneDNN's ReLU and pooling make 0 of NaN, so that a training that has diverged would go on with a
-    loss that looks well; from then on NumPy does such work."""
+    """A oneDNN engine for the host's processor, with a number of threads and scratch memory for its primitives.
+
+    Raises RuntimeError if `problem` returns a message.
+
+    Attributes:
+        began: CPU times when the engine was created.
+        met_nan: whether a batch normalisation or a bias addition has met NaN. oneDNN's ReLU and pooling turn NaN into
+            0, which would hide that training has diverged, so NumPy does such operations from then on.
+        shared: scratch memory by name.
+        changes: how often scratch memory has moved.
+        prepared: the choice of each operation, by its key.
+    """
 
     def __init__(self, n_threads: int) -> None:
-        library, trouble = _load()
+        library, message = _load()
         if library is None:
-            raise RuntimeError(trouble)
+            raise RuntimeError(message)
         self._library = library
-        # These take less time than giving the interpreter lock to another thread and waiting to get it back.
-        quick = ctypes.PyDLL(library._name)
-        self.set_handle, self.set_threads = quick.dnnl_memory_set_data_handle, quick.omp_set_num_threads
+        # PyDLL keeps the interpreter lock: these calls take less time than releasing and reacquiring it.
+        holding_lock = ctypes.PyDLL(library._name)
+        self.set_handle = holding_lock.dnnl_memory_set_data_handle
+        self.set_threads = holding_lock.omp_set_num_threads
         self.set_handle.argtypes = _SIGNATURES["memory_set_data_handle"]
         self.n_threads = n_threads
         self.began = load.own_counts()
@@ -257,181 +272,187 @@ class Engine:
         self.execute = ctypes.cast(library.dnnl_primitive_execute, c_void_p)
         self._descriptors: dict[Any, Descriptor] = {}
         self.shared: dict[str, Array] = {}
-        self.changes = 0  # of where shared memory lies
+        self.changes = 0
         self._growing = threading.Lock()
         self.prepared: dict[str, Any] = {}
         self._converts = {"float32": True}
 
     def slices(self, extent: int) -> int:
-        """Into how many equal slices an extent is cut: one for each thread, where it divides so."""
+        """Return the largest number of equal slices of an extent that is not above the number of threads."""
         return max(n for n in range(1, self.n_threads + 1) if max(extent, 1) % n == 0)
 
     @contextlib.contextmanager
     def threads(self, n: int) -> Iterator[None]:
-        """Within it primitives are made for so many threads."""
+        """Create primitives for n OpenMP threads within a `with` block."""
         self.set_threads(n)
         try:
             yield
         finally:
             self.set_threads(1)
 
-    # -- what primitives are made of --------------------------------------------------------------------------------
+    # -- descriptions of arrays and primitives ----------------------------------------------------------------------
 
     def descriptor(self, dtype: str, sizes: Sequence[int], strides: Sequence[int] | None = None) -> Descriptor:
-        """An array's logical sizes and strides, in values; without strides oneDNN chooses the layout. Raises
-        Unimplemented for a dtype that oneDNN has not."""
+        """Return the descriptor of an array with these logical sizes and strides (in values).
+
+        Without strides oneDNN chooses the layout. Raises Unimplemented if oneDNN does not support the dtype."""
         key = dtype, tuple(sizes), None if strides is None else tuple(strides)
         if key not in self._descriptors:
             if dtype not in _DATA_TYPES:
                 raise Unimplemented(dtype)
-            head = len(sizes), dims(sizes), _DATA_TYPES[dtype]
+            arguments = len(sizes), dims(sizes), _DATA_TYPES[dtype]
             if strides is None:
-                handle = self._create("memory_desc_create_with_tag", *head, _TAG_ANY)
+                handle = self._create("memory_desc_create_with_tag", *arguments, _TAG_ANY)
             else:
-                handle = self._create("memory_desc_create_with_strides", *head, dims(strides))
+                handle = self._create("memory_desc_create_with_strides", *arguments, dims(strides))
             self._descriptors[key] = replace(self._described(handle), sizes=tuple(sizes))
         return self._descriptors[key]
 
     def attributes(self, *, relu_after: bool = False, added: float = 0.0, scaled: Sequence[int] = ()) -> int:
-        """Attributes of a primitive: its scratchpad is ours; `scaled` arguments are multiplied by a number each, which
-        is an argument of its own (ATTRIBUTE_SCALE); so many times what the output holds is `added`; ReLU follows."""
-        made = self._create("primitive_attr_create")
-        self._call("primitive_attr_set_scratchpad_mode", made, _USER_SCRATCHPAD)
-        then = self._create("post_ops_create")
+        """Return the attributes of a primitive, whose scratchpad is always the engine's scratch memory.
+
+        Args:
+            relu_after: apply ReLU to the result.
+            added: a factor; this multiple of the previous output is added to the result.
+            scaled: arguments that are multiplied by a number, which is a further argument (ATTRIBUTE_SCALE).
+        """
+        attributes = self._create("primitive_attr_create")
+        self._call("primitive_attr_set_scratchpad_mode", attributes, _USER_SCRATCHPAD)
+        post_ops = self._create("post_ops_create")
         for argument in scaled:
-            self._call("primitive_attr_set_scales_mask", made, argument, 0)
+            self._call("primitive_attr_set_scales_mask", attributes, argument, 0)
         if added:
-            self._call("post_ops_append_sum", then, added, 0, 0)
+            self._call("post_ops_append_sum", post_ops, added, 0, 0)
         if relu_after:
-            self._call("post_ops_append_eltwise", then, RELU, 0.0, 0.0)
-        self._call("primitive_attr_set_post_ops", made, then)
-        return made
+            self._call("post_ops_append_eltwise", post_ops, RELU, 0.0, 0.0)
+        self._call("primitive_attr_set_post_ops", attributes, post_ops)
+        return attributes
 
     def describe(self, kind: str, *arguments: Any) -> int:
-        """The description of a primitive: its arguments without the engine. Raises Unimplemented."""
+        """Return the handle of a primitive description; `arguments` are oneDNN's. Raises Unimplemented."""
         return self._create(f"{kind}_primitive_desc_create", self._engine, *arguments)
 
     def descriptor_of(self, primitive: int, index: int) -> Descriptor:
-        """The descriptor of an argument as a described primitive wants it to be stored."""
+        """Return the descriptor that a described primitive requires of an argument."""
         return self._described(self._library.dnnl_primitive_desc_query_md(primitive, *_DESCRIPTORS[index]))
 
     def implementation(self, primitive: int) -> str:
-        """oneDNN's name of what does it, as in "brgconv:avx512_core"."""
+        """Return oneDNN's name of the implementation of a described primitive, such as "brgconv:avx512_core"."""
         name = c_char_p()
         self._call("primitive_desc_query", primitive, _IMPLEMENTATION_NAME, 0, byref(name))
         return (name.value or b"").decode()
 
     def other_implementation(self, primitive: int) -> bool:
-        """Turn a description into that of oneDNN's next implementation; False where there is none, and it is spoilt."""
+        """Advance a description to oneDNN's next implementation. If there is none, invalidate it and return False."""
         return bool(self._library.dnnl_primitive_desc_next_impl(primitive) == 0)
 
     # -- primitives -------------------------------------------------------------------------------------------------
 
     def primitive(self, described: int, operands: Sequence[Binding], slices: int = 1) -> Primitive:
-        """A primitive of a description, on arrays in the order of `operands`, slice by slice, which run side by side:
-        the description and its operands are those of one slice. An operand that is stored otherwise than the primitive
-        wants it goes through a reorder before or after. One that is not sliced is common to all: read, it is reordered
-        once; written, the slices' results are added up. Both are done in parts, on all threads."""
+        """Create a primitive that runs once per slice, all slices in parallel.
+
+        `described` and `operands` describe one slice; arrays are passed in the order of `operands`. An operand that is
+        not stored as the primitive requires is reordered before or after. An operand without a step is common to all
+        slices: if it is read, it is reordered once; if it is written, the results of the slices are added up. All
+        threads take part in these steps."""
         before: list[list[PreparedPrimitive]] = []
         chunks: list[list[PreparedPrimitive]] = [[] for _ in range(slices)]
         after: list[list[PreparedPrimitive]] = []
         tails: list[list[PreparedPrimitive]] = [[] for _ in range(slices)]
         places: list[list[Place]] = [[] for _ in range(slices)]
-        every = [
+        required = [
             self.descriptor_of(described, operand.index) if operand.index in _DESCRIPTORS else operand.stored
             for operand in operands
         ]
-        for position, (operand, wanted) in enumerate(zip(operands, every, strict=True)):
+        for position, (operand, descriptor) in enumerate(zip(operands, required, strict=True)):
             stored = operand.stored
-            as_stored = bool(self._library.dnnl_memory_desc_equal(wanted.handle, stored.handle))
+            as_stored = bool(self._library.dnnl_memory_desc_equal(descriptor.handle, stored.handle))
             partial = operand.written and not operand.step
             for i in range(slices):
-                given = Place(position, i * operand.step)
+                place: Place = ArrayPlace(position, i * operand.step)
                 if as_stored and not (partial and i):
-                    places[i].append(given)
+                    places[i].append(place)
                     continue
                 if not operand.written and not operand.step:
-                    room = Place(f"common {position}", n_bytes=wanted.bytes)
+                    copy = ScratchPlace(f"common {position}", descriptor.bytes)
                     if i == 0:
-                        parts = self._parts(stored, wanted, slices)
+                        parts = self._parts(stored, descriptor, slices)
                         before += [
-                            [self._reorder(from_, given, to, room, part)] for part, (from_, to) in enumerate(parts)
+                            [self._reorder(source, place, target, copy, part)]
+                            for part, (source, target) in enumerate(parts)
                         ]
                 else:
-                    room = Place(f"operand {position} of slice {i}", n_bytes=wanted.bytes)
+                    copy = ScratchPlace(f"operand {position} of slice {i}", descriptor.bytes)
                     if not operand.written:
-                        chunks[i].append(self._reorder(stored, given, wanted, room, i))
+                        chunks[i].append(self._reorder(stored, place, descriptor, copy, i))
                     elif operand.step:
-                        tails[i].append(self._reorder(wanted, room, stored, given, i))
-                places[i].append(room)
+                        tails[i].append(self._reorder(descriptor, copy, stored, place, i))
+                places[i].append(copy)
             if partial and (slices > 1 or not as_stored):
-                first, *others = (places[i][position] for i in range(slices))
-                for part, (to, from_) in enumerate(self._parts(stored, wanted, slices)):
-                    after.append([self._reorder(from_, other, from_, first, part, added=True) for other in others])
+                total, *addends = (places[i][position] for i in range(slices))
+                for part, (target, source) in enumerate(self._parts(stored, descriptor, slices)):
+                    after.append([self._reorder(source, place, source, total, part, added=True) for place in addends])
                     if not as_stored:
-                        after[-1].append(self._reorder(from_, first, to, Place(position), part))
+                        after[-1].append(self._reorder(source, total, target, ArrayPlace(position), part))
         indices = [operand.index for operand in operands]
         for i, chunk in enumerate(chunks):
-            arguments = list(zip(indices, every, places[i], strict=True))
+            arguments = list(zip(indices, required, places[i], strict=True))
             chunk += [self._prepare(described, arguments, i), *tails[i]]
         return Primitive(self, self.implementation(described), before, chunks, after)
 
-    def _parts(self, one: Descriptor, other: Descriptor, parts: int) -> list[tuple[Descriptor, Descriptor]]:
-        """Two descriptors of one array in parts of its first axis: whole where it is small, or where a part would not
-        begin at the start of a block of the other's layout."""
-        whole = [(one, other)]
-        if parts == 1 or one.bytes < _LEAST_PART_BYTES * parts or one.sizes[0] % parts:
-            return whole
-        length = one.sizes[0] // parts
-        try:
-            return [
-                (self._region(one, one.sizes, i * length, length), self._region(other, one.sizes, i * length, length))
-                for i in range(parts)
-            ]
-        except Unimplemented:  # A layout in blocks that a part would cut, as those of 48.
-            return whole
+    def _parts(self, stored: Descriptor, required: Descriptor, parts: int) -> list[tuple[Descriptor, Descriptor]]:
+        """Cut two descriptors of one array into parts along its first axis.
 
-    def _region(self, whole: Descriptor, sizes: Sequence[int], start: int, length: int) -> Descriptor:
-        part, offsets = (length, *sizes[1:]), (start, *(0 for _ in sizes[1:]))
-        return self._described(self._create("memory_desc_create_submemory", whole.handle, dims(part), dims(offsets)))
+        Returns the whole array as one part if it is small, or if a part would cut a block of the required layout."""
+        if parts == 1 or stored.bytes < _LEAST_PART_BYTES * parts or stored.sizes[0] % parts:
+            return [(stored, required)]
+        length, rest = stored.sizes[0] // parts, stored.sizes[1:]
+
+        def part(descriptor: Descriptor, i: int) -> Descriptor:
+            sizes, offsets = dims((length, *rest)), dims((i * length, *(0 for _ in rest)))
+            return self._described(self._create("memory_desc_create_submemory", descriptor.handle, sizes, offsets))
+
+        try:
+            return [(part(stored, i), part(required, i)) for i in range(parts)]
+        except Unimplemented:  # the layout has blocks that a part would cut, such as blocks of 48 channels
+            return [(stored, required)]
 
     def conversion(self, source: Descriptor, target: Descriptor) -> Primitive:
-        """A copy in another dtype or layout."""
+        """Create a primitive that copies an array to another dtype or layout."""
         return self.reorder(Binding(SRC, source), Binding(DST, target, True))
 
     def converts(self, dtype: str) -> bool:
-        """Whether it has vectors of a dtype on this processor: conversions to float32 and back that take more than one
-        value at a time."""
+        """Return whether oneDNN converts between `dtype` and float32 with vector instructions on this processor."""
         if dtype not in self._converts:
-            either = self.descriptor(dtype, (64,), (1,)), self.descriptor("float32", (64,), (1,))
-            ways = self.conversion(*either), self.conversion(*reversed(either))
-            self._converts[dtype] = not any(way.name.startswith(REFERENCE) for way in ways)
+            descriptors = self.descriptor(dtype, (64,), (1,)), self.descriptor("float32", (64,), (1,))
+            primitives = self.conversion(*descriptors), self.conversion(*reversed(descriptors))
+            self._converts[dtype] = not any(primitive.name.startswith(REFERENCE) for primitive in primitives)
         return self._converts[dtype]
 
     def reorder(self, source: Binding, target: Binding, slices: int = 1) -> Primitive:
-        """As `conversion`, slice by slice."""
-        made = self._described_reorder(source.stored, target.stored, self.plain)
-        return self.primitive(made, [source, target], slices)
+        """Create a primitive that copies an array slice by slice to another dtype or layout."""
+        described = self._describe_reorder(source.stored, target.stored, self.plain)
+        return self.primitive(described, [source, target], slices)
 
-    def _described_reorder(self, source: Descriptor, target: Descriptor, attributes: int) -> int:
+    def _describe_reorder(self, source: Descriptor, target: Descriptor, attributes: int) -> int:
         return self._create(
             "reorder_primitive_desc_create", source.handle, self._engine, target.handle, self._engine, attributes
         )
 
-    def room(self, name: str, n_bytes: int) -> Array:
-        """Memory that all primitives share, one after another; it grows as it is used."""
+    def scratch(self, name: str, n_bytes: int) -> Array:
+        """Return at least `n_bytes` of the scratch memory of this name, which all primitives share in turn."""
         with self._growing:
-            kept = self.shared.get(name)
-            if kept is None or kept.nbytes < n_bytes:
-                room = np.empty(n_bytes + _ALIGNMENT, np.uint8)
-                start = -address(room) % _ALIGNMENT
-                kept = self.shared[name] = room[start : start + n_bytes]
+            memory = self.shared.get(name)
+            if memory is None or memory.nbytes < n_bytes:
+                allocated = np.empty(n_bytes + _ALIGNMENT, np.uint8)
+                start = -address(allocated) % _ALIGNMENT
+                memory = self.shared[name] = allocated[start : start + n_bytes]
                 self.changes += 1
-            return kept
+            return memory
 
     @contextlib.contextmanager
-    def rooms_given_back(self) -> Iterator[None]:
-        """After it shared memory is what it was: no larger for primitives that were tried and not taken."""
+    def restoring_scratch(self) -> Iterator[None]:
+        """Restore the scratch memory after a `with` block, so that primitives that are only tried do not enlarge it."""
         before = dict(self.shared)
         try:
             yield
@@ -443,26 +464,26 @@ class Engine:
     def _reorder(
         self, source: Descriptor, from_: Place, target: Descriptor, to: Place, chunk: int, *, added: bool = False
     ) -> PreparedPrimitive:
-        """`chunk`: its number among those that run side by side."""
-        made = self._described_reorder(source, target, self.adding if added else self.plain)
-        return self._prepare(made, [(SRC, source, from_), (DST, target, to)], chunk)
+        """Prepare a copy, or with `added` an addition, from one place to another. See `_prepare` for `chunk`."""
+        described = self._describe_reorder(source, target, self.adding if added else self.plain)
+        return self._prepare(described, [(SRC, source, from_), (DST, target, to)], chunk)
 
     def _prepare(
         self, described: int, arguments: Sequence[tuple[int, Descriptor, Place]], chunk: int
     ) -> PreparedPrimitive:
+        """Create a described primitive with its memory objects. `chunk`: its number among those that run in parallel,
+        each of which has a scratchpad of its own."""
         scratchpad = self._described(self._library.dnnl_primitive_desc_query_md(described, _SCRATCHPAD, 0))
-        room = Place(f"scratchpad of chunk {chunk}", n_bytes=max(scratchpad.bytes, _ALIGNMENT))
-        every = [*arguments, (SCRATCHPAD, scratchpad, room)]
-        memories = [self._create("memory_create", d.handle, self._engine, None) for _, d, _ in every]
-        table = (_Argument * len(every))(
-            *(_Argument(index, memory) for (index, _, _), memory in zip(every, memories, strict=True))
-        )
+        place = ScratchPlace(f"scratchpad of chunk {chunk}", max(scratchpad.bytes, _ALIGNMENT))
+        arguments = [*arguments, (SCRATCHPAD, scratchpad, place)]
+        memories = [self._create("memory_create", d.handle, self._engine, None) for _, d, _ in arguments]
+        table = (_Argument * len(memories))(*map(_Argument, (index for index, *_ in arguments), memories))
         primitive = self._create("primitive_create", described)
         stream = self._create("stream_create", self._engine, 1)
-        return PreparedPrimitive(self, primitive, stream, table, tuple(memories), tuple(place for *_, place in every))
+        return PreparedPrimitive(self, primitive, stream, table, memories, [place for *_, place in arguments])
 
     def run(self, primitive: int, stream: int, n: int, arguments: Any) -> None:
-        """Execute on the calling thread. Raises RuntimeError with oneDNN's status."""
+        """Execute a primitive on the calling thread. Raises RuntimeError with oneDNN's status if it is not 0."""
         status = self._library.dnnl_primitive_execute(primitive, stream, n, arguments)
         if status:
             raise RuntimeError(f"oneDNN: dnnl_primitive_execute: status {status}")
@@ -471,9 +492,9 @@ class Engine:
         return Descriptor(handle, int(self._library.dnnl_memory_desc_get_size(handle)))
 
     def _create(self, function: str, *arguments: Any) -> int:
-        made = c_void_p()
-        self._call(function, byref(made), *arguments)
-        return made.value or 0
+        handle = c_void_p()
+        self._call(function, byref(handle), *arguments)
+        return handle.value or 0
 
     def _call(self, function: str, *arguments: Any) -> None:
         status = getattr(self._library, f"dnnl_{function}")(*arguments)
@@ -484,17 +505,26 @@ class Engine:
 
 
 @dataclass(frozen=True)
-class Place:
-    """The place of an argument: in one of the caller's arrays by number, `offset` bytes from its start; or in shared
-    memory by name, of which it takes `n_bytes`."""
+class ArrayPlace:
+    """An argument's place in one of the caller's arrays: the array's position, and an offset in bytes."""
 
-    of: int | str
+    position: int
     offset: int = 0
-    n_bytes: int = 0
+
+
+@dataclass(frozen=True)
+class ScratchPlace:
+    """An argument's place in the engine's scratch memory: the first `n_bytes` of the memory of that name."""
+
+    name: str
+    n_bytes: int
+
+
+Place = ArrayPlace | ScratchPlace
 
 
 class PreparedPrimitive:
-    """A primitive of oneDNN with its memory objects."""
+    """A oneDNN primitive with a memory object for each argument. Calling it runs it on arrays at given addresses."""
 
     def __init__(
         self,
@@ -502,78 +532,82 @@ class PreparedPrimitive:
         primitive: int,
         stream: int,
         arguments: Any,
-        memories: tuple[int, ...],
-        places: tuple[Place, ...],
+        memories: Sequence[int],
+        places: Sequence[Place],
     ) -> None:
-        every = list(zip(memories, places, strict=True))
+        pairs = list(zip(memories, places, strict=True))
         self.call = PrimitiveCall(engine.execute, primitive, stream, ctypes.addressof(arguments), len(memories))
-        self._arguments = arguments  # which the call points to
-        self._shared, self._room = engine.shared, engine.room
+        self._arguments = arguments  # `call` points to them
+        self._shared, self._scratch = engine.shared, engine.scratch
         self._run = functools.partial(engine.run, primitive, stream, len(memories), arguments)
-        self.given = [(memory, place.of, place.offset) for memory, place in every if isinstance(place.of, int)]
-        self._kept = [(memory, place.of, place.n_bytes) for memory, place in every if isinstance(place.of, str)]
-        self._lying: dict[str, Array] = {}
-        self._set_to: Addresses | None = None
+        self.array_arguments = [
+            (m, place.position, place.offset) for m, place in pairs if isinstance(place, ArrayPlace)
+        ]
+        self._scratch_arguments = [(m, place) for m, place in pairs if isinstance(place, ScratchPlace)]
+        self._bound_scratch: dict[str, Array] = {}
+        self._bound_addresses: Addresses | None = None
         self._set = engine.set_handle
 
-    def make_room(self) -> None:
-        """Tell oneDNN where its shared memory lies."""
-        for memory, name, n_bytes in self._kept:
-            room = self._shared.get(name)
-            if room is None or self._lying.get(name) is not room:  # it has to grow, or has grown
-                room = self._lying[name] = self._room(name, n_bytes)
-                self._set(memory, address(room))
+    def bind_scratch(self) -> None:
+        """Give oneDNN the current addresses of the scratch memory, which grows if this primitive needs more."""
+        for memory, place in self._scratch_arguments:
+            scratch = self._shared.get(place.name)
+            if scratch is None or self._bound_scratch.get(place.name) is not scratch:
+                scratch = self._bound_scratch[place.name] = self._scratch(place.name, place.n_bytes)
+                self._set(memory, address(scratch))
 
     def __call__(self, addresses: Addresses) -> None:
-        """Run on arrays at these addresses. The same list again costs nothing to set."""
-        if addresses is not self._set_to:
-            for memory, position, offset in self.given:
+        """Run on arrays at these addresses. A second call with the same list does not set them again."""
+        if addresses is not self._bound_addresses:
+            for memory, position, offset in self.array_arguments:
                 self._set(memory, addresses[position] + offset)
-            self._set_to = addresses
-        self.make_room()
+            self._bound_addresses = addresses
+        self.bind_scratch()
         self._run()
 
 
 class Primitive:
-    """A primitive over all its slices, with the reorders before and after: stages one after another, of chunks that run
-    side by side. `name`: oneDNN's of the implementation."""
+    """A primitive over all slices, with the reorders before and after it.
+
+    It consists of stages that run one after another; a stage consists of chunks that run in parallel. `name` is
+    oneDNN's name of the implementation."""
 
     def __init__(self, engine: Engine, name: str, *stages: Sequence[Sequence[PreparedPrimitive]]) -> None:
         self.name = name
         self._engine = engine
         self._stages = [stage for stage in stages if stage]
-        self._every = [prepared for stage in self._stages for chunk in stage for prepared in chunk]
+        self._prepared = [prepared for stage in self._stages for chunk in stage for prepared in chunk]
         self._launch: Callable[[], int] | None = None
-        self._place: Callable[[Addresses], int] = lambda _: 0
-        self._set_to: Addresses | None = None
+        self._set_places: Callable[[Addresses], int] = lambda _: 0
+        self._bound_addresses: Addresses | None = None
         self._changes = -1
 
     def bind(self, *arrays: Array) -> Callable[[], None]:
-        """The launch on these arrays, whose memory the caller keeps."""
-        return functools.partial(self.at, (c_size_t * len(arrays))(*map(address, arrays)))
+        """Return a function that runs the primitive on these arrays. The caller keeps their memory alive."""
+        return functools.partial(self.run_at, (c_size_t * len(arrays))(*map(address, arrays)))
 
     def __call__(self, *arrays: Array) -> None:
         self.bind(*arrays)()
 
-    def at(self, addresses: Addresses) -> None:
-        """The launch on arrays at these addresses. Raises RuntimeError with oneDNN's status."""
+    def run_at(self, addresses: Addresses) -> None:
+        """Run on arrays at these addresses. Raises RuntimeError with oneDNN's status if it is not 0."""
         engine = self._engine
         if engine.team is None:
-            self._by_threads_of_python(addresses)
+            self._run_on_python_threads(addresses)
             return
         if self._launch is None:
             self._launch = engine.team.bind([[[p.call for p in chunk] for chunk in stage] for stage in self._stages])
-            self._place = engine.team.places([given for prepared in self._every for given in prepared.given])
+            self._set_places = engine.team.places([place for p in self._prepared for place in p.array_arguments])
         while self._changes != engine.changes:
             self._changes = engine.changes
-            for prepared in self._every:
-                prepared.make_room()  # may change where the memory of those before it lies
-        status = 0 if addresses is self._set_to else self._place(addresses)
-        self._set_to = None if status else addresses
+            for prepared in self._prepared:
+                prepared.bind_scratch()  # may move scratch memory that earlier primitives use
+        status = 0 if addresses is self._bound_addresses else self._set_places(addresses)
+        self._bound_addresses = None if status else addresses
         if status := status or self._launch():
             raise RuntimeError(f"oneDNN: status {status}")
 
-    def _by_threads_of_python(self, addresses: Addresses) -> None:
+    def _run_on_python_threads(self, addresses: Addresses) -> None:
         for stage in self._stages:
             if len(stage) == 1:
                 for prepared in stage[0]:
@@ -582,11 +616,11 @@ class Primitive:
                 threads.run(functools.partial(self._run_slice, addresses), stage)
 
     def _run_slice(self, addresses: Addresses, chunk: Sequence[PreparedPrimitive]) -> None:
-        self._engine.set_threads(1)  # OpenMP keeps the number by thread
+        self._engine.set_threads(1)  # OpenMP keeps this setting per thread
         for prepared in chunk:
             prepared(addresses)
 
 
 def contiguous(sizes: Sequence[int]) -> tuple[int, ...]:
-    """Strides of a C-contiguous array."""
+    """Return the strides, in values, of a C-contiguous array."""
     return tuple(math.prod(sizes[i + 1 :]) for i in range(len(sizes)))

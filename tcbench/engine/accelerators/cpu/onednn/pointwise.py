@@ -1,4 +1,4 @@
-"""ReLU, additions and conversions on flat arrays, and pooling."""
+"""ReLU, addition and dtype conversion on flat arrays, and pooling, by oneDNN."""
 
 import functools
 from collections.abc import Callable, Sequence
@@ -12,11 +12,11 @@ from tcbench.engine.accelerators.cpu.onednn.tuning import Choice, descriptions
 from tcbench.engine.accelerators.cpu.reference.operands import compute
 
 _SMALL = 1 << 16
-"""Values that one thread goes over before another has begun."""
+"""Values up to which a second thread does not pay off: one thread is done before another has started."""
 
 
 def relu(engine: Engine, work: w.Relu) -> Choice:
-    """y = max(x, 0)."""
+    """Return oneDNN's implementation of y = max(x, 0), or NumPy's once NaN was met."""
     slices, size, flat = _slices(engine, work)
 
     def describe(dtype: str) -> int:
@@ -27,7 +27,7 @@ def relu(engine: Engine, work: w.Relu) -> Choice:
 
 
 def relu_backward(engine: Engine, work: w.ReluBackward) -> Choice:
-    """gx = gy where y > 0, else 0."""
+    """Return oneDNN's implementation of gx = gy where y > 0, else 0."""
     slices, size, flat = _slices(engine, work)
 
     def describe(dtype: str) -> int:
@@ -42,13 +42,13 @@ def relu_backward(engine: Engine, work: w.ReluBackward) -> Choice:
 
 
 def _describe_relu(engine: Engine, stored: int) -> int:
-    """Return oneDNN's description of ReLU forward on values that `stored` describes."""
+    """Return the description of ReLU on an array with the descriptor handle `stored`."""
     kind = library.FORWARD_TRAINING, library.RELU_FROM_OUTPUT
     return engine.describe("eltwise_forward", *kind, stored, stored, 0.0, 0.0, engine.plain)
 
 
 def add(engine: Engine, work: w.Add | w.AddRelu) -> Choice:
-    """a + b, for AddRelu not below 0."""
+    """Return oneDNN's implementation of a + b, or for AddRelu of max(a + b, 0)."""
     slices, size, flat = _slices(engine, work)
     attributes = engine.attributes(relu_after=isinstance(work, w.AddRelu))
 
@@ -63,7 +63,7 @@ def add(engine: Engine, work: w.Add | w.AddRelu) -> Choice:
 
 
 def convert(engine: Engine, work: w.ToSingle | w.ToHalf) -> Choice:
-    """16 bits to float32, or back."""
+    """Return oneDNN's conversion between 16 bits and float32. Raises Unimplemented if it is not vectorised."""
     source, target = (operand.dtype for operand in work.operands)
     half = next(dtype for dtype in (source, target) if dtype != "float32")
     if not engine.converts(half):
@@ -75,8 +75,9 @@ def convert(engine: Engine, work: w.ToSingle | w.ToHalf) -> Choice:
 
 
 def max_pool(engine: Engine, work: w.MaxPoolForward | w.MaxPoolBackward) -> Choice:
-    """Maxima and their places, or the gradient of what they are of. oneDNN's workspace holds the places as the work has
-    them."""
+    """Return oneDNN's max pooling, forward or backward.
+
+    oneDNN's workspace has the format of the operand `place`."""
     pool = work.pool
     ends = [
         (count - 1) * pool.stride + pool.ksize - size - pool.pad for count, size in ((pool.p, pool.h), (pool.q, pool.w))
@@ -89,7 +90,7 @@ def max_pool(engine: Engine, work: w.MaxPoolForward | w.MaxPoolBackward) -> Choi
 
 
 def global_average(engine: Engine, work: w.GlobalAverageForward | w.GlobalAverageBackward) -> Choice:
-    """Means over all pixels, or the gradient of what they are of."""
+    """Return oneDNN's global average pooling, forward or backward."""
     size = (work.h, work.w)
     window, x_sizes, y_sizes = (size, size, (0, 0), (0, 0), (0, 0)), (work.n, work.c, *size), (work.n, work.c, 1, 1)
     backward = isinstance(work, w.GlobalAverageBackward)
@@ -107,8 +108,14 @@ def _pooling(
     backward: bool,
     places: bool,
 ) -> Choice:
-    """Of maps of a dtype in a layout. `window`: stride, size, dilation, padding before and after. `places`: a uint8 of
-    every maximum's place."""
+    """Return oneDNN's pooling of maps.
+
+    Args:
+        maps: the layout and dtype.
+        algorithm: POOLING_MAX or POOLING_AVERAGE.
+        window: stride, size, dilation, padding before and padding after, each for rows and columns.
+        places: whether there is an operand of type uint8 with the place of each maximum.
+    """
     window = tuple(map(library.dims, window))
 
     def stored(dtype: str, sizes: tuple[int, ...]) -> Descriptor:
@@ -116,27 +123,29 @@ def _pooling(
 
     def describe(dtype: str) -> int:
         ends = [stored(dtype, sizes).handle for sizes in (x_sizes, y_sizes)]
-        made = engine.describe("pooling_forward", library.FORWARD_TRAINING, algorithm, *ends, *window, engine.plain)
-        return engine.describe("pooling_backward", algorithm, *ends, *window, made, engine.plain) if backward else made
+        forward = engine.describe("pooling_forward", library.FORWARD_TRAINING, algorithm, *ends, *window, engine.plain)
+        if not backward:
+            return forward
+        return engine.describe("pooling_backward", algorithm, *ends, *window, forward, engine.plain)
 
     x, y = (stored(maps.dtype, sizes) for sizes in (x_sizes, y_sizes))
-    kept = [Binding(library.WORKSPACE, stored("uint8", y_sizes), not backward)] if places else []
+    workspace = [Binding(library.WORKSPACE, stored("uint8", y_sizes), not backward)] if places else []
     if not backward:
-        return _first(engine, maps.dtype, describe, 1, Binding(library.SRC, x), Binding(library.DST, y, True), *kept)
-    # Where windows overlap, their gradients are added up: of 16 bits oneDNN rounds every sum to 16.
+        operands = Binding(library.SRC, x), Binding(library.DST, y, True), *workspace
+        return _first(engine, maps.dtype, describe, 1, *operands)
+    # Gradients of overlapping windows are added up, and oneDNN would round each 16-bit sum to 16 bits.
     computed: w.DType = "float32" if places else maps.dtype
-    return _first(
-        engine, computed, describe, 1, Binding(library.DIFF_DST, y), *kept, Binding(library.DIFF_SRC, x, True)
-    )
+    operands = Binding(library.DIFF_DST, y), *workspace, Binding(library.DIFF_SRC, x, True)
+    return _first(engine, computed, describe, 1, *operands)
 
 
 def n_slices(engine: Engine, rows: int, width: int = 1) -> int:
-    """Slices of so many rows: one where all of them have few values."""
+    """Return the number of slices for `rows` rows of `width` values: 1 if there are few values in all."""
     return engine.slices(rows) if rows * width > _SMALL else 1
 
 
 def _slices(engine: Engine, work: w.Pointwise) -> tuple[int, int, Callable[..., Binding]]:
-    """Return the number of slices, the values in each, and what makes an operand of an argument's index."""
+    """Return the number of slices, the values per slice, and a function that makes a binding of an argument's index."""
     slices = n_slices(engine, work.size)
     size = work.size // slices
     flat = engine.descriptor(work.dtype, (size,), (1,))
@@ -144,7 +153,7 @@ def _slices(engine: Engine, work: w.Pointwise) -> tuple[int, int, Callable[..., 
 
 
 def _keeping_nan(engine: Engine, work: w.Work, choice: Choice) -> Choice:
-    """Return the same choice, but with NumPy's operation once NaN was met."""
+    """Return the choice with a launch that uses NumPy once the engine has met NaN."""
 
     def bind(*arrays: Array) -> Callable[[], None]:
         launch = choice.bind(*arrays)
@@ -163,6 +172,6 @@ def _keeping_nan(engine: Engine, work: w.Work, choice: Choice) -> Choice:
 def _first(
     engine: Engine, dtype: w.DType, describe: Callable[[w.DType], int], slices: int, *operands: Binding
 ) -> Choice:
-    """By the implementation that oneDNN prefers."""
+    """Return the implementation that oneDNN prefers, on `operands` cut into slices."""
     primitive = engine.primitive(descriptions(engine, dtype, describe)[0], operands, slices)
     return Choice(primitive.bind, primitive.name)

@@ -1,8 +1,8 @@
-"""Launches on a few threads, by team.c where this machine compiles it.
+"""A thread team in C (team.c) that runs calls of oneDNN primitives in parallel.
 
-To hand a chunk to a thread of Python and wait for it takes 0.08 to 0.15 ms on a virtual machine: the thread is woken,
-waits for the interpreter lock, and wakes the caller. A step of ResNet-50 does that 320 times. Here threads look for
-work for a moment before they sleep, and never ask for the lock."""
+Handing a chunk to a Python thread and waiting for it takes 0.08 to 0.15 ms on a virtual machine: the thread is woken,
+waits for the interpreter lock, and wakes the caller. A step of ResNet-50 does this 320 times. The team's threads poll
+for work for a moment before they sleep, and never take the interpreter lock. It needs a C compiler at run time."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from typing import Any
 
 from tcbench.engine.accelerators.cpu import compiled
 
-LOOKS_NS = 100_000
-"""Looked for so long before a thread sleeps: longer than the host's part between two launches, too short to take much
-from whatever else needs the processor."""
+POLL_NS = 100_000
+"""How long a thread polls for work before it sleeps: longer than the host's work between two launches, and too short to
+take much time from other processes."""
 
 
 class PrimitiveCall(ctypes.Structure):
-    """A call of dnnl_primitive_execute, or of a function of that form at the address `execute`."""
+    """A call of the function at address `execute`: dnnl_primitive_execute, or a function with the same signature."""
 
     _fields_ = (
         ("execute", c_void_p),
@@ -46,83 +46,86 @@ class _ArrayPlace(ctypes.Structure):
 
 
 EXECUTE = ctypes.CFUNCTYPE(c_int, c_void_p, c_void_p, c_int, c_void_p)
-"""dnnl_primitive_execute: of a primitive, a stream, the number of arguments and these."""
+"""The signature of dnnl_primitive_execute: primitive, stream, number of arguments, arguments."""
 
 Addresses = ctypes.Array[c_size_t]
-"""Of arrays, in the order of a work's operands."""
+"""The addresses of arrays, in the order of an operation's operands."""
 Stages = Sequence[Sequence[Sequence[PrimitiveCall]]]
-"""One after another; of chunks that run side by side, at most 65,535; of calls in order."""
+"""Stages run one after another. A stage is a list of at most 65,535 chunks that run in parallel; a chunk is a list of
+calls that run in order."""
 
 
 class Team:
-    """So many threads that live as long as the process. `set_threads`: omp_set_num_threads. `set_handle`:
-    dnnl_memory_set_data_handle."""
+    """Threads that live as long as the process and run calls of oneDNN."""
 
     def __init__(self, library: ctypes.CDLL, set_threads: Any, set_handle: Any, n_threads: int) -> None:
+        """`library`: team.c; `set_threads`: omp_set_num_threads; `set_handle`: dnnl_memory_set_data_handle."""
         library.team_new.argtypes = (c_void_p, c_int, c_int64)
         library.team_new.restype = c_void_p
         library.team_run.argtypes = (c_void_p, ctypes.POINTER(_Stage), c_int)
-        self._team = library.team_new(ctypes.cast(set_threads, c_void_p), n_threads - 1, LOOKS_NS)
+        self._team = library.team_new(ctypes.cast(set_threads, c_void_p), n_threads - 1, POLL_NS)
         if not self._team:
             raise MemoryError("no threads for launches")
         self._run = library.team_run
-        # It takes less time than giving the interpreter lock to another thread and waiting to get it back.
+        # PyDLL keeps the interpreter lock: the call takes less time than releasing and reacquiring it.
         self._place, self._set_handle = ctypes.PyDLL(library._name).place, ctypes.cast(set_handle, c_void_p)
         self._place.argtypes = (c_void_p, ctypes.POINTER(_ArrayPlace), c_int, c_void_p)
 
     def bind(self, stages: Stages) -> Callable[[], int]:
-        """The launch of these calls. Returns oneDNN's first status that is not 0, after which no call begins."""
-        table = (_Stage * len(stages))(
-            *(
-                _Stage(
-                    _array(_CallChunk, [_CallChunk(_array(PrimitiveCall, chunk), len(chunk)) for chunk in s]), len(s)
-                )
-                for s in stages
-            )
-        )
+        """Return a function that makes these calls. It returns oneDNN's first non-zero status, and stops there."""
+
+        def chunk_table(chunks: Sequence[Sequence[PrimitiveCall]]) -> Any:
+            return _array(_CallChunk, [_CallChunk(_array(PrimitiveCall, calls), len(calls)) for calls in chunks])
+
+        table = _array(_Stage, [_Stage(chunk_table(chunks), len(chunks)) for chunks in stages])
         run, team, n = self._run, self._team, len(stages)
         return lambda: run(team, table, n)
 
-    def places(self, given: Sequence[tuple[int, int, int]]) -> Callable[[Addresses], int]:
-        """What tells oneDNN where arguments lie, of the addresses of arrays: each argument's memory, the number of its
-        array, and bytes from that one's start. Returns oneDNN's first status that is not 0."""
-        place, set_handle, table, n = self._place, self._set_handle, _array(_ArrayPlace, given), len(given)
+    def places(self, arguments: Sequence[tuple[int, int, int]]) -> Callable[[Addresses], int]:
+        """Return a function that takes the addresses of arrays and tells oneDNN where its arguments are.
+
+        An argument is a oneDNN memory object, the index of its array, and the offset in that array in bytes. The
+        function returns oneDNN's first non-zero status."""
+        place, set_handle, table, n = self._place, self._set_handle, _array(_ArrayPlace, arguments), len(arguments)
         return lambda addresses: place(set_handle, table, n, addresses)
 
 
-def _array(kind: Any, items: Sequence[Any]) -> Any:
-    """ctypes keeps what a structure's pointer is set to."""
-    return (kind * len(items))(*items)
+def _array(kind: Any, elements: Sequence[Any]) -> Any:
+    """Return a ctypes array. ctypes keeps it alive as long as a structure's pointer field refers to it."""
+    return (kind * len(elements))(*elements)
 
 
 def team(set_threads: Any, set_handle: Any, n_threads: int) -> Team | None:
-    """None where there is no compiler."""
-    made = compiled.library(Path(__file__).with_suffix(".c"), works)
-    return None if made is None else Team(made, set_threads, set_handle, n_threads)
+    """Return a new team, or None if this machine has no C compiler. See `Team` for the arguments."""
+    library = compiled.load_library(Path(__file__).with_suffix(".c"), schedules_correctly)
+    return None if library is None else Team(library, set_threads, set_handle, n_threads)
 
 
-def works(made: ctypes.CDLL) -> bool:
-    """Whether each call is made once, a chunk's in order, a stage's before the next one's, a status ends it, and each
-    argument is where its array is."""
+def schedules_correctly(library: ctypes.CDLL) -> bool:
+    """Check a compiled team.c: each call is made once, in order within its chunk and after the previous stage; a
+    non-zero status ends the launch; and each argument points to its array."""
     calls: list[tuple[int, int]] = []
     lock = threading.Lock()
 
-    def note(primitive: int, _stream: int | None, n: int, _arguments: int | None) -> int:
+    def record(primitive: int, _stream: int | None, n: int, _arguments: int | None) -> int:
         with lock:
             calls.append((primitive, n))
         return 7 if n == 99 else 0
 
-    execute = EXECUTE(note)
+    execute = EXECUTE(record)
     call = functools.partial(PrimitiveCall, ctypes.cast(execute, c_void_p))
     set_threads = ctypes.CFUNCTYPE(None, c_int)(lambda _: None)
-    lies: dict[int, int] = {}
-    set_handle = ctypes.CFUNCTYPE(c_int, c_void_p, c_void_p)(lambda memory, at: lies.update({memory: at}) or 0)
-    _kept.append((execute, set_threads, set_handle))  # the team's threads stay
-    tried = Team(made, set_threads, set_handle, 3)
-    if tried.places([(1, 0, 5), (2, 1, 0), (3, 0, 0)])((c_size_t * 2)(100, 200)) or lies != {1: 105, 2: 200, 3: 100}:
+    addresses: dict[int, int] = {}
+    set_handle = ctypes.CFUNCTYPE(c_int, c_void_p, c_void_p)(
+        lambda memory, address: addresses.update({memory: address}) or 0
+    )
+    _callbacks.append((execute, set_threads, set_handle))  # the team's threads never end and may call them
+    tested = Team(library, set_threads, set_handle, 3)
+    set_places = tested.places([(1, 0, 5), (2, 1, 0), (3, 0, 0)])
+    if set_places((c_size_t * 2)(100, 200)) or addresses != {1: 105, 2: 200, 3: 100}:
         return False
     stages = [[[call(s + 1, None, None, 10 * c + k) for k in range(3)] for c in range(width)] for s, width in STAGES]
-    run = tried.bind(stages)
+    run = tested.bind(stages)
     for _ in range(50):
         calls.clear()
         if run() or [s for s, _ in calls] != [call.primitive for s in stages for chunk in s for call in chunk]:
@@ -133,10 +136,10 @@ def works(made: ctypes.CDLL) -> bool:
                 if numbers != [call.n_arguments for call in chunk]:
                     return False
     calls.clear()
-    failing = tried.bind([[[call(1, None, None, 99), call(2, None, None, 0)]], [[call(3, None, None, 0)]] * 2])
+    failing = tested.bind([[[call(1, None, None, 99), call(2, None, None, 0)]], [[call(3, None, None, 0)]] * 2])
     return failing() == 7 and calls == [(1, 99)] and run() == 0
 
 
 STAGES = tuple(enumerate((1, 2, 5, 1, 3)))
-"""Of the check: how many chunks each has."""
-_kept: list[Any] = []
+"""The index and the number of chunks of each stage that `schedules_correctly` runs."""
+_callbacks: list[Any] = []

@@ -1,10 +1,11 @@
-"""The fastest way to do a piece of work here, chosen by timing the ways when the work is first asked for.
+"""Autotuning on the CPU: implementations of an operation are timed when it is first used, and the fastest is chosen.
 
-The times are kept in the user's cache. The first few processes that have their processors add to them, and later ones
-take what was chosen: they start in less time, and the trials of a cell do the same work in the same way. While no
-process has its processors, the choices of as many are provisional: the next that has replaces them.
+The times are kept in the user's cache. The first few undisturbed processes add their times, and later ones use the
+choice that follows from them. So they start faster, and all trials of a cell use the same implementations. As long as
+every process was disturbed by other load, choices are provisional: the times of the first undisturbed process replace
+them.
 
-In a gate both sides add their times once, and both choose by these (`messages.SIDE`)."""
+In a gate, each side adds its times once, and both sides choose by all of them (`messages.SIDE`)."""
 
 from __future__ import annotations
 
@@ -36,57 +37,63 @@ from tcbench.hardware import load, machine
 
 LEAST_ROUNDS, MOST_ROUNDS = 6, 18
 SPENT_S = 0.04
-"""Rounds of a work go on until they have taken this long. In each round every way runs once."""
+"""Rounds continue until they have taken this long, within these limits. A round runs every implementation once."""
 MEMORIES = 3
-"""Sets of operands on which the ways are timed in turn. Which pages of an array are huge is chance: a way on one thread
-took 0.9 to 3 ms by it, on an array of 5 MB."""
+"""Copies of the operands on which implementations are timed in turn. It is chance which pages of an array are huge: one
+implementation took 0.9 to 3 ms on one thread with an array of 5 MB."""
 MOST_BYTES = 1 << 26
-"""Operands that are larger are there once: almost all of their pages are huge, and memory is scarce."""
+"""Larger operands have a single copy: almost all of their pages are huge, and memory is scarce."""
 PROCESSES = 3
-"""This many processes add their times to what is kept; later ones measure nothing. With two, one that met a busy moment
-would be half of what is known."""
+"""The number of processes that add their times to the cache; later ones measure nothing. With two, one disturbed
+process would be half of the data."""
 MARGIN = 0.95
-"""The first way stays unless another takes at most this share of its time: two tunings then agree on near ties."""
-FAR, HOPELESS = 2.0, 1.3
-"""A way is dropped whose first look takes FAR times as long as the best, or whose least of two or more takes HOPELESS
-times as long: on large images most are so. A single look may have met another process."""
+"""A later implementation is chosen over the first only if it takes at most this share of its time, so that two tunings
+agree on near ties."""
+DROP_FIRST, DROP_LATER = 2.0, 1.3
+"""An implementation is dropped if it takes this many times as long as the best: after one round, where another process
+may have disturbed it, and after two or more. On large images most are dropped."""
 MOST = 2
-"""Implementations that are considered."""
+"""The number of oneDNN's implementations that are considered."""
 NUMPY = "numpy"
-"""In a record's plans: work that NumPy does."""
+"""The plan in a record for operations that NumPy computes."""
 SLOWER = (*REFERENCE, "nspc_bnorm", "ncsp_bnorm", "x64:gemm")
-"""Implementations in plain C++, or by way of a matrix of all windows."""
+"""Prefixes of implementations that are plain C++ or that build a matrix of all windows."""
 
 
 @dataclass(frozen=True)
 class Choice:
-    """The way chosen for a piece of work. `bind`: of its arrays the launch on them, to be made as often as one likes.
-    `name`: oneDNN's of the implementation, or NUMPY. `from_cache`: by what earlier processes measured.
-    `provisional`: by what was measured beside other work. `place`: its place among the ways that were timed."""
+    """The implementation chosen for an operation."""
 
     bind: Callable[..., Callable[[], None]]
+    """Takes the operation's arrays and returns a function that computes it on them each time it is called."""
     name: str
+    """oneDNN's name of the implementation, or NUMPY."""
     from_cache: bool = False
+    """Whether the choice follows from times of earlier processes only."""
     provisional: bool = False
+    """Whether the times were measured under other load."""
     place: int = 0
+    """The index among the implementations that were timed."""
 
 
 def descriptions(
     engine: Engine, dtype: DType, describe: Callable[[DType], int], *, most: int = MOST
 ) -> tuple[int, ...]:
-    """oneDNN's implementations of what `describe` describes in a dtype, its preferred first, without the slower kind
-    where it has others. Where it has none in a 16-bit dtype but its reference, which takes seconds for a convolution,
-    those in float32, around which arrays are converted. Raises Unimplemented where there is none at all."""
-    either: tuple[DType, ...] = (dtype, "float32")
-    for wanted in dict.fromkeys(either):
+    """Return descriptions of up to `most` implementations of an operation in a dtype, oneDNN's preferred one first.
+
+    `describe` returns the description for a dtype. Slower kinds are left out unless they come first. If oneDNN has only
+    its reference in a 16-bit dtype, which takes seconds for a convolution, the result has implementations in float32,
+    and arrays are converted. Raises Unimplemented if there is none."""
+    dtypes: tuple[DType, ...] = (dtype, "float32")
+    for computed in dict.fromkeys(dtypes):
         try:
-            described = [describe(wanted)]
+            described = [describe(computed)]
         except Unimplemented:
             continue
-        if engine.implementation(described[0]).startswith(REFERENCE) and wanted != "float32":
+        if engine.implementation(described[0]).startswith(REFERENCE) and computed != "float32":
             continue
         while len(described) < most:
-            other = describe(wanted)
+            other = describe(computed)
             if not all(engine.other_implementation(other) for _ in described):
                 break
             if engine.implementation(other).startswith(SLOWER):
@@ -97,9 +104,8 @@ def descriptions(
 
 
 @dataclass(frozen=True)
-class Unmade:
-    """A primitive by its name, which is made when it is first asked for: of seven that are described one is taken, and
-    to make it takes longer than to describe it."""
+class LazyPrimitive:
+    """A primitive that is created when it is first bound: creation is slow, and few of the candidates are used."""
 
     name: str
     make: Callable[[], Primitive]
@@ -109,53 +115,52 @@ class Unmade:
         return self.make().bind
 
 
-Alternative = Choice | Unmade
-"""A way to do a piece of work, with its `name` and `bind`."""
+Alternative = Choice | LazyPrimitive
+"""A candidate implementation of an operation, with its `name` and `bind`."""
 
 
 @dataclass(frozen=True)
-class _KeptTimes:
-    """Seconds of each way by process; all were measured `beside_others` or none. A process is named by its number, or
-    in a gate by its side."""
+class _Timings:
+    """The seconds that each alternative took, by process. Either all or none were measured under other load."""
 
     by_process: Mapping[str, tuple[float, ...]]
-    beside_others: bool
+    """Keys are process numbers, or in a gate the sides."""
+    disturbed: bool
 
-    def with_process(self, times_s: tuple[float, ...], beside_others: bool) -> _KeptTimes:
-        """Return the times with another process' added; what was measured beside others gives way."""
+    def with_process(self, times_s: tuple[float, ...], disturbed: bool) -> _Timings:
+        """Return the timings with those of another process. Undisturbed times replace disturbed ones."""
         side = messages.side()
-        if beside_others != self.beside_others and not side:
-            return self if beside_others else _KeptTimes({"0": times_s}, False)
-        return _KeptTimes({**self.by_process, side or str(len(self.by_process)): times_s}, beside_others)
+        if disturbed != self.disturbed and not side:
+            return self if disturbed else _Timings({"0": times_s}, False)
+        return _Timings({**self.by_process, side or str(len(self.by_process)): times_s}, disturbed)
 
     @property
     def times_s(self) -> tuple[float, ...]:
-        """The least over processes, since other work on the processor only adds."""
+        """The minimum over processes for each alternative, since other load only adds time."""
         return tuple(map(min, zip(*self.by_process.values(), strict=True)))
 
-    def is_enough(self, engine: Engine) -> bool:
-        """Whether a process takes what was chosen: in a gate once both sides have added their times."""
+    def suffice(self, engine: Engine) -> bool:
+        """Return whether this process can choose without measuring: in a gate if both sides have added their times."""
         if messages.side():
             return len(self.by_process) > 1
-        return len(self.by_process) >= PROCESSES and (not self.beside_others or _beside_others(engine))
+        return len(self.by_process) >= PROCESSES and (not self.disturbed or _is_disturbed(engine))
 
 
-def fastest(engine: Engine, work: Work, ways: Sequence[Alternative]) -> Choice:
-    """Return the way that takes the least time on a work's operands, or the first that is about as fast: oneDNN's
-    preferred one comes first."""
-    if len(ways) == 1:
-        return Choice(ways[0].bind, ways[0].name)
-    kept, from_cache = _kept_times(engine, work, ways)
-    place = next(place for place, time_s in enumerate(kept.times_s) if MARGIN * time_s <= min(kept.times_s))
-    return Choice(ways[place].bind, ways[place].name, from_cache, kept.beside_others, place)
+def fastest(engine: Engine, work: Work, alternatives: Sequence[Alternative]) -> Choice:
+    """Return the fastest alternative on operands of this size, or the first one that is about as fast."""
+    if len(alternatives) == 1:
+        return Choice(alternatives[0].bind, alternatives[0].name)
+    timings, from_cache = _timings(engine, work, alternatives)
+    place = next(place for place, time_s in enumerate(timings.times_s) if MARGIN * time_s <= min(timings.times_s))
+    return Choice(alternatives[place].bind, alternatives[place].name, from_cache, timings.disturbed, place)
 
 
-def _kept_times(engine: Engine, work: Work, ways: Sequence[Alternative]) -> tuple[_KeptTimes, bool]:
-    """Return the times of these ways, and whether all are earlier processes'."""
+def _timings(engine: Engine, work: Work, alternatives: Sequence[Alternative]) -> tuple[_Timings, bool]:
+    """Return the timings of these alternatives, and whether all come from earlier processes."""
     cache = Cache(folder(messages.CPU_TIMES), fresh=messages.fresh_autotune())
     key: Key = {
         "work": work.key,
-        "ways": "; ".join(way.name for way in ways),
+        "ways": "; ".join(alternative.name for alternative in alternatives),
         "threads": engine.n_threads,
         "team": engine.team is not None,
         "oneDNN": version() or "",
@@ -163,50 +168,50 @@ def _kept_times(engine: Engine, work: Work, ways: Sequence[Alternative]) -> tupl
         "processor": f"{machine.cpu_name()} {machine.processor()}",
         "code": source_digest(cpu) if messages.side() else "",
     }
-    kept = _from_entry(cache.get(key))
-    if kept and kept.is_enough(engine):
-        return kept, True
-    # Filled: pages that nobody wrote are all the same one, which is always in the cache.
+    cached = _from_entry(cache.get(key))
+    if cached and cached.suffice(engine):
+        return cached, True
+    # The arrays are written, since pages never written all map to one zero page, which stays in the cache.
     memories = [[np.full(operand.size, 0, operand.dtype) for operand in work.operands]]
     if sum(array.nbytes for array in memories[0]) <= MOST_BYTES:
         memories += [[array.copy() for array in memories[0]] for _ in range(MEMORIES - 1)]
-    with np.errstate(all="ignore"):  # The arrays hold zeros.
+    with np.errstate(all="ignore"):  # zeros as operands lead to NaN
         times_s = _times_s(
-            [[functools.partial(_time, engine, way.bind(*arrays)) for arrays in memories] for way in ways]
+            [[functools.partial(_time, engine, a.bind(*arrays)) for arrays in memories] for a in alternatives]
         )
-    beside_others = _beside_others(engine)
+    disturbed = _is_disturbed(engine)
 
     def merged(entry: Entry | None) -> Entry:
-        before = _from_entry(entry) or _KeptTimes({}, beside_others)
-        after = before.with_process(times_s, beside_others)
-        return Entry({"seconds": dict(after.by_process), "beside_others": after.beside_others})
+        before = _from_entry(entry) or _Timings({}, disturbed)
+        after = before.with_process(times_s, disturbed)
+        return Entry({"seconds": dict(after.by_process), "beside_others": after.disturbed})
 
-    return _from_entry(cache.merge(key, merged)) or _KeptTimes({"": times_s}, beside_others), False
+    return _from_entry(cache.merge(key, merged)) or _Timings({"": times_s}, disturbed), False
 
 
-def _beside_others(engine: Engine) -> bool:
-    """Whether this process has lost processor time to others since it has the engine, or trains beside other ranks."""
+def _is_disturbed(engine: Engine) -> bool:
+    """Return whether this process has lost CPU time to others since `engine` was created, or shares the host with other
+    ranks."""
     lost = load.between(engine.began, load.own_counts())
     return world.current().local_size > 1 or (lost is not None and lost.lost >= BUSY)
 
 
-def _from_entry(entry: Entry | None) -> _KeptTimes | None:
-    """Return the times of an entry that is understood."""
+def _from_entry(entry: Entry | None) -> _Timings | None:
+    """Return the timings that a cache entry holds, or None if there are none or it has another format."""
     match entry.content if entry else None:
-        case {"seconds": dict(by_process), "beside_others": bool(beside)} if by_process:
-            return _KeptTimes({name: tuple(times) for name, times in by_process.items()}, beside)
+        case {"seconds": dict(by_process), "beside_others": bool(disturbed)} if by_process:
+            return _Timings({name: tuple(times) for name, times in by_process.items()}, disturbed)
     return None
 
 
 def _times_s(runs: Sequence[Sequence[Callable[[], float]]]) -> tuple[float, ...]:
-    """Return the seconds of each way, whose runs are on different memory: the mean over that of the least look.
+    """Return the seconds of each alternative: the minimum over rounds for each copy of the operands, then the mean.
 
-    All run in turns, so that a processor whose speed changes does so for all. Other processes leave one look of several
-    alone.
-    """
+    `runs` has for each alternative one function per copy; it returns its seconds. Alternatives take turns, so that
+    changes of the clock frequency affect all of them. The minimum removes disturbance by other processes."""
     for run, *_ in runs:
         run()
-    began_s, least_s = time.perf_counter(), [[math.inf] * len(way) for way in runs]
+    began_s, least_s = time.perf_counter(), [[math.inf] * len(by_memory) for by_memory in runs]
     left, rounds = list(range(len(runs))), 0
     while len(left) > 1 and rounds < MOST_ROUNDS:
         if rounds >= LEAST_ROUNDS and time.perf_counter() - began_s >= SPENT_S:
@@ -215,20 +220,21 @@ def _times_s(runs: Sequence[Sequence[Callable[[], float]]]) -> tuple[float, ...]
         for place in left:
             least_s[place][memory] = min(least_s[place][memory], runs[place][memory]())
         rounds += 1
-        most_s = (HOPELESS if rounds > 1 else FAR) * min(map(min, least_s))
+        most_s = (DROP_LATER if rounds > 1 else DROP_FIRST) * min(map(min, least_s))
         left = [place for place in left if min(least_s[place]) <= most_s]
-    return tuple(statistics.fmean(time_s for time_s in way if time_s < math.inf) for way in least_s)
+    return tuple(statistics.fmean(time_s for time_s in by_memory if time_s < math.inf) for by_memory in least_s)
 
 
 def _time(engine: Engine, launch: Callable[[], None]) -> float:
-    """Return the seconds of a launch as within a step: the other threads have had nothing to do for a while, and sleep;
-    every core's second-level cache holds something else."""
-    threads.run(lambda part: part.fill(0), list(_between(engine.n_threads)))
+    """Return the seconds of a launch under the conditions of a training step: the team's other threads sleep, and the
+    second-level caches hold other data."""
+    threads.run(lambda row: row.fill(0), list(_cache_filler(engine.n_threads)))
     start_s = time.perf_counter()
     launch()
     return time.perf_counter() - start_s
 
 
 @functools.cache
-def _between(n_threads: int) -> threads.Array:
+def _cache_filler(n_threads: int) -> threads.Array:
+    """Return an array with 4 MiB for each thread, which replaces the contents of second-level caches."""
     return np.empty((n_threads, 1 << 20), np.float32)

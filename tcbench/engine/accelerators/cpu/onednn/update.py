@@ -1,10 +1,11 @@
-"""The batched update in one pass over memory, by a function in C where this machine compiles it: update.c.
+"""The batched update and 16-bit conversions: by update.c, or by oneDNN or NumPy on machines without a C compiler.
 
-Else each block of a parameter goes through oneDNN's primitives in the second-level cache, where NumPy takes six passes.
-ResNet-50 on two cores of an AMD EPYC, least times in ms: a plain loop 7.0, C 10.1 in each dtype; oneDNN 17.0 (float32)
-and 23.6 (bfloat16). Tried too: oneDNN's addition
-of a bfloat16 gradient to float32 is its reference, value by value; a loop in Numba took ten times a plain one's time.
-"""
+update.c makes one pass over memory. oneDNN's primitives process each parameter in blocks that stay in the second-level
+cache; NumPy would take six passes. Least times for ResNet-50 on two cores of an AMD EPYC: update.c 10.1 ms in each
+dtype (a plain loop over the memory: 7.0 ms), oneDNN 17.0 ms in float32 and 23.6 ms in bfloat16.
+
+Two alternatives were slower: oneDNN adds a bfloat16 gradient to float32 value by value, and a loop in Numba took ten
+times as long as the plain loop."""
 
 import ctypes
 import functools
@@ -43,41 +44,38 @@ from tcbench.engine.work import (
 )
 
 _ROWS = 32
-"""Of the chunk table in a call: half a millisecond of work, beside which Python's part is nothing, and little to wait
-for where the other thread has lost its processor."""
+"""Rows of the chunk table per call: 0.5 ms of work, which is long compared with Python's overhead, and a short wait if
+another thread has lost its core."""
 CODES: dict[str, int] = {"float32": 0, "float16": 1, "bfloat16": 2}
-"""Of dtypes in C."""
+"""The code of each dtype in C."""
 _CHUNK = 1 << 14
-"""Values of a conversion that one thread takes at least, one of 64 chunks at most."""
+"""The least values per chunk of a conversion, which has at most 64 chunks."""
 
 
-def _bind(run: Callable[..., None]) -> Callable[..., Callable[[], None]]:
-    """What binds a function to arrays: the launch on them."""
-    return lambda *arrays: functools.partial(run, *arrays)
+class _PrimitivesByThread:
+    """A separate set of primitives for each thread, by name and size, since a call sets a primitive's memory objects.
 
-
-class _OfThreads:
-    """Primitives by name and size, each thread's own: a primitive's memory objects are set before each call. None of
-    these takes a scratchpad, which threads would share."""
+    They must not need a scratchpad, which threads would share."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._local = threading.local()
 
     def __call__(self, name: str, size: int, make: Callable[[int], Primitive]) -> Primitive:
-        kept: dict[Any, Primitive] = self._local.__dict__
-        if not kept:
-            self._engine.set_threads(1)  # OpenMP keeps the number by thread
-        if (name, size) not in kept:
-            kept[name, size] = make(size)
-        return kept[name, size]
+        primitives: dict[Any, Primitive] = self._local.__dict__
+        if not primitives:
+            self._engine.set_threads(1)  # OpenMP keeps this setting per thread
+        if (name, size) not in primitives:
+            primitives[name, size] = make(size)
+        return primitives[name, size]
 
 
-def _conversions(engine: Engine, stored: str, primitives: _OfThreads) -> Convert:
-    """Return what converts between `stored` and float32: C or, without a compiler, oneDNN where it has more than plain
-    C++ for that on this processor, else NumPy."""
-    made = _compiled()
-    if made is None and not engine.converts(stored):
+def _converter(engine: Engine, stored: str, primitives: _PrimitivesByThread) -> Convert:
+    """Return a function that converts between `stored` and float32.
+
+    It uses update.c or, without a compiler, oneDNN if it has vectorised conversions on this processor, else NumPy."""
+    functions = _compiled()
+    if functions is None and not engine.converts(stored):
         return assign
 
     def primitive(source: Array, target: Array) -> Primitive:
@@ -89,27 +87,33 @@ def _conversions(engine: Engine, stored: str, primitives: _OfThreads) -> Convert
         )
 
     def convert(source: Array, target: Array) -> None:
-        if made is None:
+        if functions is None:
             primitive(source, target)(source, target)
         else:
             code = CODES[stored] if target.dtype == np.float32 else -CODES[stored]
-            made.convert(library.address(source), library.address(target), code, source.size)
+            functions.convert(library.address(source), library.address(target), code, source.size)
 
     return convert
 
 
 def unscale(engine: Engine, work: Unscale) -> Choice:
-    """gx = g / scale, 0 where that is not finite."""
+    """Return NumPy's Unscale with converted blocks. Raises Unimplemented unless g and gx have the same 16-bit dtype."""
     stored = work.operands[0].dtype
     if stored not in ITEM_BYTES or ITEM_BYTES[stored] != 2 or stored != work.operands[1].dtype:
         raise Unimplemented(stored)
-    convert = _conversions(engine, stored, _OfThreads(engine))
+    return _with_conversions(engine, work, stored)
+
+
+def _with_conversions(engine: Engine, work: Unscale | PackGradients, stored: str) -> Choice:
+    """Return NumPy's implementation, in which `_converter` converts between `stored` and float32."""
+    convert = _converter(engine, stored, _PrimitivesByThread(engine))
     return Choice(functools.partial(make_launch, work, convert=convert), f"conversion of {stored}")
 
 
 def cast(engine: Engine, source: Array, out: Array) -> None:
-    """`source` in `out`'s dtype, one of both float32 and the other of 16 bits; both contiguous. By the function in C on
-    all threads, where it can be had."""
+    """Copy a contiguous array to `out` and convert it between float32 and 16 bits.
+
+    Uses update.c on all threads if it is compiled, else NumPy."""
     code = CODES[source.dtype.name] or -CODES[out.dtype.name]
     launch = _conversion(engine, library.address(source), library.address(out), code, source.size)
     if launch is None:
@@ -120,12 +124,14 @@ def cast(engine: Engine, source: Array, out: Array) -> None:
 
 @functools.lru_cache(1 << 12)
 def _conversion(engine: Engine, source: int, out: int, code: int, size: int) -> Callable[[], int] | None:
-    """The launch, from and to these addresses."""
-    made = _compiled()
-    if made is None or engine.team is None:
+    """Return the launch of a conversion of `size` values between two addresses, or None without update.c.
+
+    `code` is the code of the 16-bit dtype, negative for a conversion to 16 bits."""
+    functions = _compiled()
+    if functions is None or engine.team is None:
         return None
     from_bytes, to_bytes = (2, 4) if code > 0 else (4, 2)
-    convert = ctypes.cast(made.convert, ctypes.c_void_p)
+    convert = ctypes.cast(functions.convert, ctypes.c_void_p)
     chunks = [
         [PrimitiveCall(convert, source + begin * from_bytes, out + begin * to_bytes, end - begin, code)]
         for begin, end in threads.spans(size, max(_CHUNK, -(-size // 64)))
@@ -134,35 +140,41 @@ def _conversion(engine: Engine, source: int, out: int, code: int, size: int) -> 
 
 
 def batched(engine: Engine, work: BatchedUpdate) -> Choice:
-    """v = momentum * v - learning_rate * (g / scale + weight_decay * w); w += v."""
-    made = _compiled()
-    return _by_primitives(engine, work) if made is None else Choice(_bind(_in_c(made, work)), "C, one pass")
+    """Return the batched update by update.c, or by oneDNN's primitives without a C compiler."""
+    functions = _compiled()
+    if functions is None:
+        return _by_primitives(engine, work)
+    run = _by_c(functions, work)
+    return Choice(lambda *arrays: functools.partial(run, *arrays), "C, one pass")
 
 
 @functools.cache
 def _compiled() -> ctypes.CDLL | None:
-    """The functions of update.c; None where they cannot be had."""
-    made = compiled.library(Path(__file__).with_name("update.c"), _does_as_numpy)
-    return None if made is None else _declared(made)
+    """Return the functions of update.c, or None if this machine cannot compile them."""
+    functions = compiled.load_library(Path(__file__).with_name("update.c"), _matches_numpy)
+    return None if functions is None else _declared(functions)
 
 
-def _declared(made: ctypes.CDLL) -> ctypes.CDLL:
-    address, real, code = ctypes.c_void_p, ctypes.c_float, ctypes.c_int
-    made.batched_update.argtypes = (address, address, ctypes.c_int64, address, address, real, real, real, address, code)
-    made.batched_update.restype = ctypes.c_int64
-    made.convert.argtypes = (address, address, code, address)
-    return made
+def _declared(functions: ctypes.CDLL) -> ctypes.CDLL:
+    """Set the argument and result types of the functions of update.c."""
+    address, real, code, size = ctypes.c_void_p, ctypes.c_float, ctypes.c_int, ctypes.c_int64
+    update = functions.batched_update
+    update.argtypes = (address, address, size, address, address, real, real, real, address, code)
+    update.restype = size
+    functions.convert.argtypes = (address, address, code, address)
+    return functions
 
 
-def _in_c(made: ctypes.CDLL, work: BatchedUpdate) -> Callable[..., None]:
-    of, function = work.parameters, made.batched_update
-    gradients = (ctypes.c_int * 2)(*(CODES[of.gradient_dtype(half)] for half in (False, True)))
+def _by_c(functions: ctypes.CDLL, work: BatchedUpdate) -> Callable[..., None]:
+    """Return a function that makes the batched update by update.c; it takes the operation's arrays."""
+    parameters, function = work.parameters, functions.batched_update
+    gradients = (ctypes.c_int * 2)(*(CODES[parameters.gradient_dtype(half)] for half in (False, True)))
 
     def run(table: Array, chunks: Array, master: Array, velocity: Array, state: Array) -> None:
         if work.dynamic and state[OVERFLOWS] > 0:
             return
         factors = work.momentum, -work.learning_rate / float(state[SCALE]), -work.learning_rate * work.weight_decay
-        rest = library.address(master), library.address(velocity), *factors, gradients, CODES[of.half]
+        rest = library.address(master), library.address(velocity), *factors, gradients, CODES[parameters.half]
         addresses, rows = library.address(table), library.address(chunks)
         overflows: list[int] = []
 
@@ -170,57 +182,61 @@ def _in_c(made: ctypes.CDLL, work: BatchedUpdate) -> Callable[..., None]:
             first, end = span
             overflows.append(function(addresses, rows + first * 4 * chunks.itemsize, end - first, *rest))
 
-        threads.run(update, threads.spans(of.n_chunks, _ROWS))
+        threads.run(update, threads.spans(parameters.n_chunks, _ROWS))
         if not work.dynamic:
             state[OVERFLOWS] += sum(overflows)
 
     return run
 
 
-def _does_as_numpy(made: ctypes.CDLL) -> bool:
-    """Whether it updates every bit as NumPy does: parameters with and without 16 bits, values that overflow or lie
-    halfway between two, gradients that are not finite."""
+def _matches_numpy(functions: ctypes.CDLL) -> bool:
+    """Check a compiled update.c: all results are equal to NumPy's bit by bit.
+
+    The cases include 16-bit and float32 parameters, values that overflow or are halfway between two 16-bit numbers, and
+    gradients that are not finite."""
     rng = np.random.default_rng(0)
-    _declared(made)
+    _declared(functions)
     for half_dtype, weight_decay in zip(HALVES, (1e-4, 0.0), strict=True):
-        of = Parameters((1500, 5, 700, 0, 1), (True, False, False, True, True), half_dtype)
-        work = BatchedUpdate(of, 0.1, 0.9, weight_decay, dynamic=False)
+        parameters = Parameters((1500, 5, 700, 0, 1), (True, False, False, True, True), half_dtype)
+        work = BatchedUpdate(parameters, 0.1, 0.9, weight_decay, dynamic=False)
         gradients = [
-            (rng.standard_normal(size) * 10.0 ** rng.integers(-9, 3, size)).astype(of.gradient_dtype(is_half))
-            for size, is_half in zip(of.sizes, of.halves, strict=True)
+            (rng.standard_normal(size) * 10.0 ** rng.integers(-9, 3, size)).astype(parameters.gradient_dtype(is_half))
+            for size, is_half in zip(parameters.sizes, parameters.halves, strict=True)
         ]
         gradients[0][:300], gradients[0][[3, 900]], gradients[2][7] = 0, (np.inf, np.nan), -np.inf
-        chunks = np.array(list(of.chunks()), np.int64)
-        master, velocity = rng.standard_normal((2, of.total)).astype(np.float32)
-        master[:300], velocity[:300] = 1 + np.arange(300) / 256, 0  # halfway between two numbers of 16 bits
+        chunks = np.array(list(parameters.chunks()), np.int64)
+        master, velocity = rng.standard_normal((2, parameters.total)).astype(np.float32)
+        master[:300], velocity[:300] = 1 + np.arange(300) / 256, 0  # halfway between two 16-bit numbers
         master[300:304] = 1e30, 1e-7, -1e-41, 65519.0
         results = []
-        for update in (_in_c(made, work), functools.partial(compute, work)):
-            halves, state = np.zeros(of.total_half, half_dtype), np.array([128, 0, 0, 0], np.float32)
+        for update in (_by_c(functions, work), functools.partial(compute, work)):
+            halves, state = np.zeros(parameters.total_half, half_dtype), np.array([128, 0, 0, 0], np.float32)
             table = np.array(
                 [
                     (gradient.ctypes.data, halves[place:].ctypes.data if is_half else 0)
-                    for gradient, place, is_half in zip(gradients, of.half_places, of.halves, strict=True)
+                    for gradient, place, is_half in zip(
+                        gradients, parameters.half_places, parameters.halves, strict=True
+                    )
                 ]
             )
             arrays = master.copy(), velocity.copy(), state
             with np.errstate(all="ignore"):
                 update(table, chunks, *arrays)
             results.append(b"".join(array.tobytes() for array in (*arrays, halves)))
-        if results[0] != results[1] or not _converts_as_numpy(made, np.dtype(half_dtype)):
+        if results[0] != results[1] or not _conversions_match_numpy(functions, np.dtype(half_dtype)):
             return False
     return True
 
 
-def _converts_as_numpy(made: ctypes.CDLL, stored: np.dtype[Any]) -> bool:
-    """Whether every value of 16 bits becomes the same in float32, and numbers between them the same of 16 bits."""
+def _conversions_match_numpy(functions: ctypes.CDLL, stored: np.dtype[Any]) -> bool:
+    """Check conversions in both directions: of every 16-bit value, and of float32 numbers between 16-bit values."""
 
     def agree(source: Array, target: Array, code: int) -> bool:
         with np.errstate(all="ignore"):
-            ours, expected = np.empty_like(target), source.astype(target.dtype)
-        made.convert(source.ctypes.data, ours.ctypes.data, code, source.size)
-        equal = ours.view(np.uint8).reshape(source.size, -1) == expected.view(np.uint8).reshape(source.size, -1)
-        return bool((equal.all(axis=1) | (np.isnan(ours) & np.isnan(expected))).all())
+            actual, expected = np.empty_like(target), source.astype(target.dtype)
+        functions.convert(source.ctypes.data, actual.ctypes.data, code, source.size)
+        equal = actual.view(np.uint8).reshape(source.size, -1) == expected.view(np.uint8).reshape(source.size, -1)
+        return bool((equal.all(axis=1) | (np.isnan(actual) & np.isnan(expected))).all())
 
     code, halves = CODES[stored.name], np.arange((1 << 16) - 1, dtype=np.uint16).view(stored)
     singles = halves.astype(np.float32)
@@ -231,29 +247,24 @@ def _converts_as_numpy(made: ctypes.CDLL, stored: np.dtype[Any]) -> bool:
 
 
 def _by_primitives(engine: Engine, work: BatchedUpdate) -> Choice:
-    """Of each block, with primitives of each thread's own."""
-    made = _OfThreads(engine)
-    factors = np.array([0, -work.learning_rate * work.weight_decay], np.float32)  # of gradients and of weights
+    """Return the batched update by oneDNN's primitives, block by block."""
+    primitives = _PrimitivesByThread(engine)
+    factors = np.array([0, -work.learning_rate * work.weight_decay], np.float32)  # for gradients and for weights
     scaled = engine.attributes(scaled=(library.SRC, library.SRC_1), added=work.momentum)
 
     def addition(size: int, attributes: int = engine.plain, scales: Sequence[int] = ()) -> Primitive:
-        flat, one = (engine.descriptor("float32", (n,), (1,)) for n in (size, 1))
+        flat, factor = (engine.descriptor("float32", (n,), (1,)) for n in (size, 1))
         described = engine.describe("binary", library.BINARY_ADD, flat.handle, flat.handle, flat.handle, attributes)
-        factors = (Binding(index | library.ATTRIBUTE_SCALE, one) for index in scales)
-        operands = [
-            Binding(library.SRC, flat),
-            Binding(library.SRC_1, flat),
-            *factors,
-            Binding(library.DST, flat, True),
-        ]
-        return engine.primitive(described, operands)
+        addends = Binding(library.SRC, flat), Binding(library.SRC_1, flat)
+        factors = (Binding(index | library.ATTRIBUTE_SCALE, factor) for index in scales)
+        return engine.primitive(described, [*addends, *factors, Binding(library.DST, flat, True)])
 
     momentum = functools.partial(addition, attributes=scaled, scales=(library.SRC, library.SRC_1))
-    convert = _conversions(engine, work.parameters.half, made)
+    convert = _converter(engine, work.parameters.half, primitives)
 
     def step(g: Array, v: Array, w: Array) -> None:
-        made("momentum", v.size, momentum)(g, w, factors, factors[1:], v)
-        made("addition", v.size, addition)(w, v, w)
+        primitives("momentum", v.size, momentum)(g, w, factors, factors[1:], v)
+        primitives("addition", v.size, addition)(w, v, w)
 
     def run(a: Operands) -> None:
         factors[0] = -work.learning_rate / a.raw("state")[SCALE]
@@ -266,11 +277,12 @@ def _by_primitives(engine: Engine, work: BatchedUpdate) -> Choice:
 
 
 def pack(engine: Engine, work: PackGradients) -> Choice:
-    """flat = gradient * factor, each block by NumPy between oneDNN's conversions."""
-    of = work.parameters
-    if work.dtype == "float32" and not any(of.halves):
+    """Return NumPy's PackGradients with converted blocks.
+
+    Raises Unimplemented if there is nothing to convert, or if `flat` has another 16-bit dtype than the gradients."""
+    parameters = work.parameters
+    if work.dtype == "float32" and not any(parameters.halves):
         raise Unimplemented("nothing to convert")
-    if work.dtype not in ("float32", of.half):
-        raise Unimplemented(f"{of.half} to {work.dtype}")
-    convert = _conversions(engine, of.half, _OfThreads(engine))
-    return Choice(functools.partial(make_launch, work, convert=convert), f"conversion of {of.half}")
+    if work.dtype not in ("float32", parameters.half):
+        raise Unimplemented(f"{parameters.half} to {work.dtype}")
+    return _with_conversions(engine, work, parameters.half)

@@ -1,8 +1,8 @@
-"""Work of 16 bits where oneDNN converts them one value at a time: done in float32, between our own conversions.
+"""16-bit operations on CPUs where oneDNN converts 16-bit values one at a time: computed on converted float32 copies.
 
-oneDNN 3.2 has vectors of float16 from AVX512-FP16 on, and of bfloat16 from AVX-512 on. Without them a reorder of a
-million values takes 38 ms (AMD EPYC, one core). Where a compiler is, update.c converts; else NumPy, which takes 2.4 ms
-for a million values of float16 to float32, and 4.7 ms back (Xeon, one core)."""
+oneDNN 3.2 has vectorised conversions for float16 from AVX512-FP16 on, and for bfloat16 from AVX-512 on. Without them a
+reorder of a million values takes 38 ms (AMD EPYC, one core). Here update.c converts if the machine has a compiler;
+otherwise NumPy does, in 2.4 ms for a million float16 values to float32 and 4.7 ms back (Xeon, one core)."""
 
 from collections.abc import Callable
 from dataclasses import fields, is_dataclass, replace
@@ -16,34 +16,35 @@ from tcbench.engine.work import ITEM_BYTES, Work
 
 
 def in_float32(work: Work) -> Work:
-    """The same work on float32 in place of its 16 bits."""
+    """Return the same operation with float32 in place of 16-bit dtypes."""
 
-    def single(part: Any) -> Any:
-        """A work, or what describes it, as Conv2d does."""
+    def single(description: Any) -> Any:
+        """Return a copy, with float32, of an operation or of a description inside it such as a `Conv2d`."""
         changes: dict[str, Any] = {}
-        for field in fields(part):
-            value = getattr(part, field.name)
-            if field.name == "dtype" and ITEM_BYTES[value] == 2:
+        for field in fields(description):
+            attribute = getattr(description, field.name)
+            if field.name == "dtype" and ITEM_BYTES[attribute] == 2:
                 changes["dtype"] = "float32"
-            elif is_dataclass(value):
-                changes[field.name] = single(value)
-        return replace(part, **changes)
+            elif is_dataclass(attribute):
+                changes[field.name] = single(attribute)
+        return replace(description, **changes)
 
     widened: Work = single(work)
     return widened
 
 
 def choose(engine: Engine, work: Work, choose_single: Callable[..., Choice]) -> Choice:
-    """The choice of `choose_single` for the work in float32, on converted copies of its arrays of 16 bits. Raises
-    Unimplemented as that does, and where that is NumPy, which converts what it is at work on, block by block."""
+    """Return the choice of `choose_single` for the operation in float32, on converted copies of its 16-bit arrays.
+
+    Raises Unimplemented if `choose_single` does, or if it chooses NumPy, which converts block by block on its own."""
     wide = in_float32(work)
     choice = choose_single(engine, wide)
     if choice.name == NUMPY:
         raise Unimplemented(work.key)
     converted = [
-        (i, given.role, given.shape)
-        for i, (given, meant) in enumerate(zip(work.operands, wide.operands, strict=True))
-        if given.dtype != meant.dtype
+        (i, narrow.role, narrow.shape)
+        for i, (narrow, single) in enumerate(zip(work.operands, wide.operands, strict=True))
+        if narrow.dtype != single.dtype
     ]
 
     def bind(*arrays: Array) -> Callable[[], None]:
@@ -51,16 +52,16 @@ def choose(engine: Engine, work: Work, choose_single: Callable[..., Choice]) -> 
         bound: dict[tuple[int, ...], Callable[[], None]] = {}
 
         def run() -> None:
-            # Asked for each time: the memory is shared by all work, and moves when it grows.
+            # Scratch memory is shared by all operations and moves when it grows.
             copies = {i: scratch(f"onednn.widened {i}", shape, "float32") for i, _, shape in converted}
             for i, role, _ in converted:
                 if role != "out":
                     update.cast(engine, shaped[i], copies[i])
-            at = tuple(map(address, copies.values()))
-            if at not in bound:
+            addresses = tuple(map(address, copies.values()))
+            if addresses not in bound:
                 bound.clear()
-                bound[at] = choice.bind(*(copies.get(i, array) for i, array in enumerate(arrays)))
-            bound[at]()
+                bound[addresses] = choice.bind(*(copies.get(i, array) for i, array in enumerate(arrays)))
+            bound[addresses]()
             for i, role, _ in converted:
                 if role != "in":
                     update.cast(engine, copies[i], shaped[i])

@@ -1,7 +1,7 @@
-"""The processor as an accelerator: NumPy, on a few threads.
+"""The CPU accelerator that uses NumPy on a few threads.
 
-Every dtype that work has is computed here, float64 too: it is the reference that numerics holds others against, and the
-accelerator of any machine. Work is done when `launch` returns."""
+It supports all operations and dtypes, including float64, on any machine. `numerics` compares other accelerators with
+it. Work is complete when `launch` returns."""
 
 import functools
 from collections.abc import Callable
@@ -14,7 +14,7 @@ from tcbench.engine.work import BatchNormBackward, BatchNormForward, Norm, Work
 
 
 class NumpyAccelerator(HostArrays):
-    """See `tcbench.engine.accelerators.protocol.Accelerator`."""
+    """The host's processor, with NumPy for all operations."""
 
     adds_to_dgrad = True
 
@@ -25,7 +25,7 @@ class NumpyAccelerator(HostArrays):
         return make_launch(work, *arrays)
 
     def plans(self) -> tuple[PlanChoice, ...]:
-        """None: there is one way to do a piece of work here."""
+        """Return nothing, since each operation has a single implementation."""
         return ()
 
 

@@ -1,7 +1,7 @@
-"""Convolutions as products of matrices: filters (K, features) and columns (features, pixels).
+"""Convolutions as matrix products of filters (K, features) and im2col columns (features, pixels).
 
-A feature is a channel at a tap of the filter, in the order in which filters are stored. In NHWC a matrix of columns has
-the memory of its transpose, which BLAS takes as well."""
+A feature is a channel at one tap of the filter; features are in the order in which filters are stored. In NHWC the
+columns are stored as their transpose, which BLAS accepts as well."""
 
 from collections.abc import Callable
 
@@ -14,14 +14,15 @@ from tcbench.engine.accelerators.cpu.reference.operands import Operands, compute
 from tcbench.engine.accelerators.cpu.threads import Array
 
 _COLUMNS = 1 << 21
-"""Values of columns that one thread makes at a time, unless a single image has more."""
+"""Values of columns that one thread computes at a time, unless a single image has more."""
 _PARTS, _PIXELS = 4, 128
-"""The batch is cut into at least so many parts, unless these have so few pixels: each reads all filters."""
+"""The batch is cut into at least _PARTS parts, unless a part then has fewer than _PIXELS pixels: each part reads all
+filters."""
 
 
 @computes(w.ConvFprop, w.ConvFpropStats)
 def fprop(work: w.ConvFprop | w.ConvFpropStats, a: Operands) -> None:
-    """y = filters times columns of x."""
+    """Compute y = filters @ columns of x, and for ConvFpropStats the sums of y and y * y per channel."""
     conv, weights = work.conv, _filters(work.conv, a)
 
     def compute(part: Operands) -> tuple[Array, ...]:
@@ -37,7 +38,7 @@ def fprop(work: w.ConvFprop | w.ConvFpropStats, a: Operands) -> None:
 
 @computes(w.ConvDgrad, w.ConvDgradAdd)
 def dgrad(work: w.ConvDgrad | w.ConvDgradAdd, a: Operands) -> None:
-    """gx = what pixels sum of the gradient of columns, which is the filters' transpose times gy."""
+    """Compute gx = col2im(filters.T @ gy), plus `other` for ConvDgradAdd."""
     conv, weights = work.conv, _filters(work.conv, a)
 
     def compute(part: Operands) -> None:
@@ -49,7 +50,7 @@ def dgrad(work: w.ConvDgrad | w.ConvDgradAdd, a: Operands) -> None:
 
 @computes(w.ConvWgrad)
 def wgrad(work: w.ConvWgrad, a: Operands) -> None:
-    """gw = gy times the transpose of columns, summed over parts of the batch in order."""
+    """Compute gw = gy @ columns.T, summed over parts of the batch in a fixed order."""
     conv = work.conv
     parts = a.cut("x gy", _images(conv))
     sums = threads.collect(lambda part: _matrix(conv, part.gy) @ _columns(conv, part.x).T, parts)
@@ -58,14 +59,14 @@ def wgrad(work: w.ConvWgrad, a: Operands) -> None:
 
 @computes(w.Im2col)
 def im2col(work: w.Im2col, a: Operands) -> None:
-    """Columns of x."""
+    """Compute the columns of x."""
     by_tap = _by_tap(work.conv, a.raw("columns"))
     _in_parts(work.conv, lambda images: _fill(work.conv, a.raw("x")[images], by_tap[:, :, :, images]))
 
 
 @computes(w.Col2im)
 def col2im(work: w.Col2im, a: Operands) -> None:
-    """gx = what pixels sum of the gradient of columns."""
+    """Compute gx: each pixel is the sum over its copies in the columns."""
     by_tap, gx = _by_tap(work.conv, a.gcolumns), a.raw("gx")
     if gx.dtype != by_tap.dtype:
         gx = np.empty(gx.shape, by_tap.dtype)
@@ -74,13 +75,15 @@ def col2im(work: w.Col2im, a: Operands) -> None:
 
 
 def _images(conv: w.Conv2d) -> int:
-    """Return how many images one thread takes at a time. The shape alone decides, so that results do not depend on the
-    number of threads."""
+    """Return how many images one thread processes at a time.
+
+    It depends on the shape only, so that results do not depend on the number of threads."""
     pixels = conv.p * conv.q
     return max(1, min(-(-conv.n // _PARTS), _COLUMNS // (pixels * conv.c * conv.r * conv.s)), _PIXELS // pixels)
 
 
 def _in_parts(conv: w.Conv2d, compute: Callable[[slice], None]) -> None:
+    """Call `compute` for each part of the batch, on several threads."""
     threads.run(lambda span: compute(slice(*span)), threads.spans(conv.n, _images(conv)))
 
 
@@ -96,12 +99,12 @@ def _matrix(conv: w.Conv2d, images: Array) -> Array:
 
 
 def _product(conv: w.Conv2d, left: Array, right: Array) -> Array:
-    """Return left @ right in memory that has the order of the layout."""
+    """Return left @ right, stored in the order of the layout."""
     return left @ right if conv.layout == "NCHW" else (right.T @ left.T).T
 
 
 def _is_product(conv: w.Conv2d) -> bool:
-    """Whether columns are the images themselves."""
+    """Return whether the columns are the images themselves, since the convolution is a matrix product."""
     return (conv.r, conv.s, conv.stride, conv.pad) == (1, 1, 1, 0)
 
 
@@ -116,7 +119,7 @@ def _columns(conv: w.Conv2d, images: Array) -> Array:
 
 
 def _from_columns(conv: w.Conv2d, columns: Array) -> Array:
-    """Return images in which each pixel is the sum of its copies in the columns (features, pixels)."""
+    """Return images of which each pixel is the sum over its copies in the columns (features, pixels)."""
     if _is_product(conv):
         return from_planes(conv.layout, columns.reshape(conv.c, -1, conv.h, conv.w))
     by_tap = _by_tap(conv, columns if conv.layout == "NCHW" else columns.T)
@@ -126,14 +129,14 @@ def _from_columns(conv: w.Conv2d, columns: Array) -> Array:
 
 
 def _by_tap(conv: w.Conv2d, stored: Array) -> Array:
-    """Return columns as a view (C, R, S, N, P, Q)."""
+    """Return stored columns as a view (C, R, S, N, P, Q)."""
     if conv.layout == "NCHW":
         return stored.reshape(conv.c, conv.r, conv.s, -1, conv.p, conv.q)
     return stored.reshape(-1, conv.p, conv.q, conv.r, conv.s, conv.c).transpose(5, 3, 4, 0, 1, 2)
 
 
 def _fill(conv: w.Conv2d, images: Array, by_tap: Array) -> None:
-    """Write what each tap of the filter meets at each output, 0 outside the image."""
+    """Fill columns with the pixel under each filter tap at each output, or 0 outside the image."""
     if conv.pad:
         by_tap[...] = 0
     for r, s, outputs, pixels in taps(conv):
@@ -141,7 +144,7 @@ def _fill(conv: w.Conv2d, images: Array, by_tap: Array) -> None:
 
 
 def _sum(conv: w.Conv2d, by_tap: Array, images: Array) -> None:
-    """Write the sum of what all taps have for each pixel."""
+    """Set each pixel to the sum over its copies in the columns."""
     images[...] = 0
     for r, s, outputs, pixels in taps(conv):
         planes(conv.layout, images)[pixels] += by_tap[:, r, s][outputs]

@@ -1,4 +1,4 @@
-"""Kronecker factors of a layer's curvature, and their inverses by SciPy's LAPACK."""
+"""K-FAC: Kronecker factors of a layer's curvature, and their inverses by SciPy's LAPACK."""
 
 import functools
 from typing import Any
@@ -16,7 +16,7 @@ _ROWS = 256
 
 @computes(KroneckerFactor)
 def factor(work: KroneckerFactor, a: Operands) -> None:
-    """factor = decay * factor + scale * x @ x.T, in blocks of rows up to the diagonal."""
+    """Compute factor = decay * factor + scale * x @ x.T, in blocks of rows up to the diagonal."""
     x = a.x if work.layout == "NCHW" else a.x.T
 
     def compute(span: tuple[int, int]) -> None:
@@ -25,13 +25,13 @@ def factor(work: KroneckerFactor, a: Operands) -> None:
         product = work.scale * (x[begin:end] @ x[:end].T)
         block.write(factor=product + work.decay * block.factor if work.decay else product)
 
-    # The longest first, so that no thread is left with it.
+    # The longest blocks come first, so that no thread starts one last.
     threads.run(compute, threads.spans(work.size, _ROWS)[::-1])
 
 
 @computes(DampFactors)
 def damp(work: DampFactors, a: Operands) -> None:
-    """Add the damping to the diagonals, shared so that the factors' norms are weighed."""
+    """Add the damping to the diagonals of both factors, split by their mean diagonals (see DampFactors)."""
     mean_a, mean_g = (np.mean(np.diagonal(x), dtype=np.float64) for x in (a.a, a.g))
     pi = np.sqrt(mean_a / mean_g) if mean_a > 0 and mean_g > 0 else np.float64(1)
     for x, name, share in ((a.a, "damped_a", pi), (a.g, "damped_g", 1 / pi)):
@@ -42,9 +42,9 @@ def damp(work: DampFactors, a: Operands) -> None:
 
 @computes(CholeskyInverse)
 def cholesky_inverse(work: CholeskyInverse, a: Operands) -> None:
-    """Invert by potrf and potri. LAPACK is column-major, so it is told "upper" where we mean "lower"."""
+    """Invert x by potrf and potri. LAPACK is column-major, so it is told "upper" where we mean "lower"."""
     potrf, potri = _lapack(a.x.dtype.name)
-    # A decomposition is one call, which cannot be cut into chunks: here LAPACK has the threads.
+    # A decomposition is a single call that cannot be cut into chunks, so LAPACK uses the threads itself.
     with threads.limited(_libraries(), threads.get_threads()):
         inverse, minor = potrf(a.x.T, lower=0, overwrite_a=1, clean=0)
         if not minor:
@@ -74,6 +74,6 @@ def _lapack(dtype: str) -> Any:
 
 @functools.cache
 def _libraries() -> list[Any]:
-    """SciPy's BLAS, which is not NumPy's."""
-    found = threadpoolctl.ThreadpoolController().lib_controllers
-    return [library for library in found if "scipy" in str(library.filepath)]
+    """Return the controllers of SciPy's BLAS, which is not the same library as NumPy's."""
+    controllers = threadpoolctl.ThreadpoolController().lib_controllers
+    return [library for library in controllers if "scipy" in str(library.filepath)]

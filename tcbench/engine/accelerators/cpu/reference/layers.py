@@ -1,4 +1,4 @@
-"""ReLU, additions, biases, concatenation, normalisation across channels, dropout and the loss."""
+"""ReLU, addition, biases, concatenation, local response normalisation, dropout and the loss."""
 
 import numpy as np
 
@@ -7,46 +7,46 @@ from tcbench.engine.accelerators.cpu.reference.operands import Operands, compute
 from tcbench.engine.accelerators.cpu.threads import Array
 from tcbench.engine.work.dropout import PHILOX_MULTIPLIERS, PHILOX_ROUNDS, PHILOX_WEYL
 
-# -- on every value by itself ------------------------------------------------------------------------------------------
+# -- elementwise operations --------------------------------------------------------------------------------------------
 
 
 @computes(w.Relu, cut="x y")
 def relu(_: w.Relu, a: Operands) -> None:
-    """y = max(x, 0)."""
+    """Compute y = max(x, 0)."""
     a.write(y=np.maximum(a.x, 0, out=a.result("y")))
 
 
 @computes(w.ReluBackward, cut="gy y gx")
 def relu_backward(_: w.ReluBackward, a: Operands) -> None:
-    """gx = gy where y > 0, else 0."""
+    """Compute gx = gy where y > 0, else 0."""
     a.write(gx=where_set(a.y > 0, a.gy))
 
 
 @computes(w.Add, cut="a b c")
 def add(_: w.Add, a: Operands) -> None:
-    """c = a + b."""
+    """Compute c = a + b."""
     a.write(c=np.add(a.a, a.b, out=a.result("c")))
 
 
 @computes(w.AddRelu, cut="a b y")
 def add_relu(_: w.AddRelu, a: Operands) -> None:
-    """y = max(a + b, 0)."""
+    """Compute y = max(a + b, 0)."""
     y = np.add(a.a, a.b, out=a.result("y"))
     a.write(y=np.maximum(y, 0, out=y))
 
 
 @computes(w.ToSingle, w.ToHalf, cut="x y")
 def convert(_: w.ToSingle | w.ToHalf, a: Operands) -> None:
-    """y = x."""
+    """Compute y = x in another dtype."""
     a.write(y=a.x)
 
 
-# -- on rows -----------------------------------------------------------------------------------------------------------
+# -- biases and columns ------------------------------------------------------------------------------------------------
 
 
 @computes(w.AddBias, w.AddBiasRelu, cut="y")
 def add_bias(work: w.AddBias | w.AddBiasRelu, a: Operands) -> None:
-    """y += b, with ReLU or without."""
+    """Compute y += b, with or without ReLU."""
     y = a.y
     y += a.b if work.pixels == 1 else a.b[:, None]
     a.write(y=np.maximum(y, 0, out=y) if isinstance(work, w.AddBiasRelu) else y)
@@ -54,19 +54,19 @@ def add_bias(work: w.AddBias | w.AddBiasRelu, a: Operands) -> None:
 
 @computes(w.BiasGradient)
 def bias_gradient(work: w.BiasGradient, a: Operands) -> None:
-    """gb = gy summed over rows and pixels, part by part."""
+    """Compute gb = gy summed over the rows of each slice and over pixels."""
     a.write(gb=a.gy.reshape(work.slices, -1, work.k, work.pixels).sum((1, 3), np.float64))
 
 
 @computes(w.PutColumns, cut="x y")
 def put_columns(work: w.PutColumns, a: Operands) -> None:
-    """Some columns of y = x."""
+    """Copy x to columns of y."""
     a.raw("y")[:, work.first : work.first + work.width] = a.raw("x")
 
 
 @computes(w.TakeColumns, cut="gy gx")
 def take_columns(work: w.TakeColumns, a: Operands) -> None:
-    """gx = some columns of gy."""
+    """Copy columns of gy to gx."""
     a.raw("gx")[...] = a.raw("gy")[:, work.first : work.first + work.width]
 
 
@@ -75,31 +75,31 @@ def take_columns(work: w.TakeColumns, a: Operands) -> None:
 
 @computes(w.LrnForward, cut="x y sums")
 def lrn(work: w.LrnForward, a: Operands) -> None:
-    """y = x * sums ** -beta."""
+    """Compute y = x * sums ** -beta and the sums, which backward reads."""
     sums = work.k + work.alpha * _neighbours(work, a.x * a.x)
     a.write(y=a.x * _power(sums, work.beta), sums=sums)
 
 
 @computes(w.LrnBackward, cut="gy x sums gx")
 def lrn_backward(work: w.LrnBackward, a: Operands) -> None:
-    """gx = gy * sums ** -beta, less what x adds to the sums of its neighbours."""
+    """Compute gx = gy * sums ** -beta, minus the gradient through the sums."""
     scaled = a.gy * _power(a.sums, work.beta)
     a.write(gx=scaled - 2 * work.alpha * work.beta * a.x * _neighbours(work, scaled * a.x / a.sums))
 
 
 def _neighbours(work: w.LrnForward | w.LrnBackward, values: Array) -> Array:
-    """Return the sums over `size` channels around each."""
+    """Return for each channel the sum over the `size` channels around it."""
     sums = values.copy()
-    # Channels first, as views.
-    into, source = (np.moveaxis(array, 1 if work.layout == "NCHW" else 2, 0) for array in (sums, values))
+    # Views with channels first.
+    target, source = (np.moveaxis(array, 1 if work.layout == "NCHW" else 2, 0) for array in (sums, values))
     for distance in range(1, min(work.size // 2, work.c - 1) + 1):
-        into[distance:] += source[:-distance]
-        into[:-distance] += source[distance:]
+        target[distance:] += source[:-distance]
+        target[:-distance] += source[distance:]
     return sums
 
 
 def _power(sums: Array, beta: float) -> Array:
-    """Return sums ** -beta, for the usual 0.75 by square roots, which takes a fraction of the time."""
+    """Return sums ** -beta. For the usual beta of 0.75 it uses square roots, which are much faster."""
     return 1 / (np.sqrt(sums) * np.sqrt(np.sqrt(sums))) if beta == 0.75 else sums**-beta
 
 
@@ -108,21 +108,21 @@ def _power(sums: Array, beta: float) -> Array:
 
 @computes(w.DropoutForward)
 def dropout(work: w.DropoutForward, a: Operands) -> None:
-    """y = x * scale where a random number is at least the threshold, else 0."""
-    kept = (philox(work.size, *a.raw("counter").tolist()) >= work.threshold).reshape(work.n, work.c, -1)
-    stored = kept if work.layout == "NCHW" else kept.transpose(0, 2, 1)
+    """Compute y = x * scale where a random number is at least the threshold, else 0, and the mask `kept`."""
+    mask = (philox(work.size, *a.raw("counter").tolist()) >= work.threshold).reshape(work.n, work.c, -1)
+    stored = mask if work.layout == "NCHW" else mask.transpose(0, 2, 1)
     a.write(kept=stored.reshape(-1), y=where_set(stored.reshape(-1), a.x * work.scale))
 
 
 @computes(w.DropoutBackward)
 def dropout_backward(work: w.DropoutBackward, a: Operands) -> None:
-    """gx = gy * scale where x was kept, else 0."""
+    """Compute gx = gy * scale where x was kept, else 0, and increment the step count."""
     a.raw("counter")[1] += 1
     a.write(gx=where_set(a.raw("kept") != 0, a.gy * work.scale))
 
 
 def philox(size: int, seed: int, count: int) -> Array:
-    """Return the first `size` lanes, uint64 below 2**32, of the blocks that `tcbench.engine.work.dropout` names."""
+    """Return `size` random numbers of Philox4x32-10, uint64 below 2**32 (see `tcbench.engine.work.dropout`)."""
     low, shift = np.uint64(0xFFFFFFFF), np.uint64(32)
     c0 = np.arange(-(-size // 4), dtype=np.uint64)
     c1, c2, c3 = np.zeros_like(c0), np.full_like(c0, count & 0xFFFFFFFF), np.zeros_like(c0)
@@ -140,7 +140,7 @@ def philox(size: int, seed: int, count: int) -> Array:
 
 @computes(w.SoftmaxCrossEntropyForward)
 def loss(work: w.SoftmaxCrossEntropyForward, a: Operands) -> None:
-    """log_p = log softmax; losses = -log_p at the label, NaN where that is out of range."""
+    """Compute log_p = log softmax, and losses = -log_p at the label, or NaN for labels out of range."""
     logits, labels = a.x, a.raw("t")
     log_p = logits - logits.max(axis=1, keepdims=True)
     log_p -= np.log(np.exp(log_p).sum(axis=1, keepdims=True))
@@ -151,13 +151,13 @@ def loss(work: w.SoftmaxCrossEntropyForward, a: Operands) -> None:
 
 @computes(w.MeanLoss)
 def mean_loss(work: w.MeanLoss, a: Operands) -> None:
-    """loss = the mean of losses, times the weight."""
+    """Compute loss = mean of losses * weight."""
     a.write(loss=a.losses.mean() * work.weight)
 
 
 @computes(w.SoftmaxCrossEntropyBackward)
 def loss_backward(work: w.SoftmaxCrossEntropyBackward, a: Operands) -> None:
-    """gx = (exp(log_p) - one_hot(t)) * gloss * weight / N."""
+    """Compute gx = (exp(log_p) - one_hot(t)) * gloss * weight / N."""
     gx, labels = np.exp(a.log_p), a.raw("t")
     (rows,) = np.nonzero((labels >= 0) & (labels < work.k))
     gx[rows, labels[rows]] -= 1

@@ -1,4 +1,4 @@
-"""Views of maps (N, C, H, W) that do not depend on the layout in which they are stored."""
+"""Views of maps (N, C, H, W) with the same order of axes for every layout."""
 
 import itertools
 from collections.abc import Iterator
@@ -16,18 +16,20 @@ def planes(layout: work.Layout, stored: Array) -> Array:
 
 
 def from_planes(layout: work.Layout, planes: Array) -> Array:
-    """Return (C, N, H, W) as a view in the order of the layout."""
+    """Return maps (C, N, H, W) as a view in the order of the layout."""
     return planes.transpose((1, 0, 2, 3) if layout == "NCHW" else (1, 2, 3, 0))
 
 
 def pixel_axes(layout: work.Layout) -> tuple[int, int]:
-    """Return the axes of rows and columns."""
+    """Return the axes of rows and columns in stored maps."""
     return (2, 3) if layout == "NCHW" else (1, 2)
 
 
 def taps(shape: work.Conv2d | work.Pool) -> Iterator[tuple[int, int, Index, Index]]:
-    """For each place (row, column) in the window, yield it with the outputs for which it lies inside the image, and the
-    pixels that it then meets, as indices into planes."""
+    """Yield each tap (row, column) of the window with its outputs and its pixels, as indices into planes.
+
+    The outputs are those for which the tap is inside the image; the pixels are those that it covers for these outputs.
+    """
     sides = (shape.r, shape.s) if isinstance(shape, work.Conv2d) else (shape.ksize, shape.ksize)
     along = (
         list(_taps_along(size, outputs, side, shape.stride, shape.pad))
@@ -38,6 +40,7 @@ def taps(shape: work.Conv2d | work.Pool) -> Iterator[tuple[int, int, Index, Inde
 
 
 def _taps_along(size: int, outputs: int, side: int, stride: int, pad: int) -> Iterator[tuple[int, slice, slice]]:
+    """Yield each tap along one axis with its outputs and its pixels."""
     for tap in range(side):
         first = max(0, -(-(pad - tap) // stride))
         count = max(0, min(outputs, (size - 1 + pad - tap) // stride + 1) - first)

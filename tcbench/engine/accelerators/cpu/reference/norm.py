@@ -1,8 +1,8 @@
-"""Batch normalisation over all axes but the channels', with an addition and a ReLU where the work asks for them.
+"""Batch normalisation, with addition of a residual and ReLU if the operation includes them.
 
 With xhat = (x - mean) * inv_std:  y = gamma * xhat + beta, and
 gx = gamma * inv_std * (gy - mean(gy) - xhat * mean(gy * xhat))   (Ioffe and Szegedy, 2015)
-Each thread takes some channels. Sums over an image (NCHW) or a row (NHWC) are added up in float64."""
+Each thread processes some of the channels. Sums over an image (NCHW) or a row (NHWC) are added up in float64."""
 
 import numpy as np
 
@@ -12,14 +12,15 @@ from tcbench.engine.accelerators.cpu.threads import Array
 from tcbench.engine.work import BatchNormApply, BatchNormBackward, BatchNormFinalize, BatchNormForward, Norm
 
 _LEAST_CHANNELS = 32
-"""In NHWC a part has at least so many channels, which are NumPy's inner loops."""
+"""The least channels per part in NHWC, where channels are NumPy's inner loops."""
 _FEW_PIXELS = 64
-"""In NCHW, vectors are repeated for each pixel of maps that have no more: NumPy's inner loops would be short."""
+"""Up to this many pixels per map in NCHW, per-channel vectors are repeated for each pixel, since the inner loops of
+broadcasting would be short."""
 
 
 @computes(BatchNormForward)
 def forward(work: BatchNormForward, a: Operands) -> None:
-    """Normalise with the batch's own mean and variance."""
+    """Normalise with the mean and variance of the batch."""
     norm = work.norm
 
     def compute(part: Operands) -> None:
@@ -28,7 +29,7 @@ def forward(work: BatchNormForward, a: Operands) -> None:
         var = _sum(norm, y, y) / norm.count
         _follow(part, mean, var, norm.count, work.momentum)
         part.write(mean=mean, inv_std=1 / np.sqrt(var + work.eps))
-        # inv_std was rounded when it was written, as backward will see it.
+        # part.inv_std is rounded, as backward reads it.
         _finish(norm, part, y, part.gamma * part.inv_std, part.beta)
 
     threads.run(compute, _parts(norm, a))
@@ -36,7 +37,7 @@ def forward(work: BatchNormForward, a: Operands) -> None:
 
 @computes(BatchNormFinalize)
 def finalize(work: BatchNormFinalize, a: Operands) -> None:
-    """Take mean and variance from a convolution's sums."""
+    """Compute the statistics, scale and bias from the sums of a convolution."""
     mean = a.sum.astype(np.float64) / work.count
     var = np.maximum(a.square_sum.astype(np.float64) / work.count - mean * mean, 0)
     _follow(a, mean, var, work.count, work.momentum)
@@ -47,14 +48,14 @@ def finalize(work: BatchNormFinalize, a: Operands) -> None:
 
 @computes(BatchNormApply)
 def apply(work: BatchNormApply, a: Operands) -> None:
-    """y = scale * x + bias."""
+    """Compute y = scale * x + bias, with residual and ReLU if the operation includes them."""
     parts = _parts(work.norm, a)
     threads.run(lambda part: _finish(work.norm, part, part.x.copy(), part.scale, part.bias), parts)
 
 
 @computes(BatchNormBackward)
 def backward(work: BatchNormBackward, a: Operands) -> None:
-    """gx, ggamma and gbeta from gy, taken as 0 where the mask is not set."""
+    """Compute gx, ggamma and gbeta from gy, which counts as 0 where the mask is not set."""
     norm = work.norm
 
     def compute(part: Operands) -> None:
@@ -78,7 +79,7 @@ def backward(work: BatchNormBackward, a: Operands) -> None:
 
 
 def _parts(norm: Norm, a: Operands) -> list[Operands]:
-    """Return operands that have some of the channels each."""
+    """Return parts of the operands with some of the channels each."""
     at_once = max(CHUNK // norm.count, 1 if norm.layout == "NCHW" else _LEAST_CHANNELS)
 
     def part(channels: slice) -> Operands:
@@ -89,7 +90,7 @@ def _parts(norm: Norm, a: Operands) -> list[Operands]:
 
 
 def _per_channel(norm: Norm, vector: Array) -> Array:
-    """Return the vector of some channels in a shape that broadcasts against their maps."""
+    """Return a vector with one value per channel in a shape that broadcasts against maps."""
     if norm.layout == "NHWC":
         return vector
     if norm.pixels > _FEW_PIXELS:
@@ -98,7 +99,7 @@ def _per_channel(norm: Norm, vector: Array) -> Array:
 
 
 def _finish(norm: Norm, a: Operands, y: Array, scale: Array, shift: Array) -> None:
-    """Write scale * y + shift, with what follows the norm."""
+    """Write y = scale * y + shift, then add the residual and apply ReLU if the operation includes them."""
     y *= _per_channel(norm, scale)
     y += _per_channel(norm, shift)
     if norm.add:
@@ -109,14 +110,14 @@ def _finish(norm: Norm, a: Operands, y: Array, scale: Array, shift: Array) -> No
 
 
 def _sum(norm: Norm, *factors: Array) -> Array:
-    """Return the sum over each channel of the product of all factors."""
+    """Return for each channel the sum of the product of all factors."""
     rows = "nc" if norm.layout == "NCHW" else "nhc"
     sums = np.einsum(f"{','.join([norm.layout.lower()] * len(factors))}->{rows}", *factors)
     return np.asarray(sums.reshape(-1, sums.shape[-1]).sum(0, np.float64))
 
 
 def _follow(a: Operands, mean: Array, var: Array, count: int, momentum: float) -> None:
-    """Let the running statistics follow the batch's mean and unbiased variance."""
+    """Update the running statistics with the mean and the unbiased variance of the batch."""
     a.write(
         running_mean=(1 - momentum) * a.running_mean + momentum * mean,
         running_var=(1 - momentum) * a.running_var + momentum * var * (count / max(count - 1, 1)),

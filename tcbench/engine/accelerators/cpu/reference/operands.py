@@ -1,7 +1,7 @@
-"""The arrays of a piece of work as the plain operations see them, and the table of these operations.
+"""`Operands`, through which NumPy operations read and write arrays, and `OPERATIONS`, the table of all operations.
 
-16-bit values are widened to float32, computed in it and rounded once when they are written; float32 and float64 are
-computed as they are. With `exact` everything is computed in float64: other implementations are checked against that."""
+16-bit values are converted to float32, and results are rounded once when they are written. float32 and float64 values
+are computed in their own dtype. With `exact` everything is computed in float64, as a reference for implementations."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from tcbench.engine.accelerators.cpu.threads import Array
 from tcbench.engine.work import Work
 
 CHUNK = 1 << 17
-"""Values of an operand that one thread takes at a time. Temporaries of this size stay in a second-level cache; with
-shorter ones threads wait for the interpreter lock too often."""
+"""Values of an operand that one thread processes at a time. Temporaries of this size stay in the second-level cache;
+with smaller chunks threads wait for the interpreter lock too often."""
 _SINGLE, _DOUBLE = np.dtype(np.float32), np.dtype(np.float64)
 _EXPONENTS = {np.dtype(np.float16): 0x7C00, np.dtype(ml_dtypes.bfloat16): 0x7F80}
-"""The exponent bits of each 16-bit dtype. They are all set in infinity and in NaN, and in nothing else."""
+"""The exponent bits of each 16-bit dtype. They are all set in infinity and NaN only."""
 _COMPUTED_IN: dict[np.dtype[Any], np.dtype[Any]] = {
     **dict.fromkeys(_EXPONENTS, _SINGLE),
     _SINGLE: _SINGLE,
@@ -29,14 +29,15 @@ _COMPUTED_IN: dict[np.dtype[Any], np.dtype[Any]] = {
 }
 
 Convert = Callable[[Array, Array], object]
-"""Copies an array into another one of another dtype."""
+"""A function that copies an array to another one and converts the dtype."""
 Operation = Callable[[Any, "Operands"], None]
+"""A function that computes a piece of work on its operands."""
 OPERATIONS: dict[type[Work], Operation] = {}
-"""What computes each kind of work."""
+"""The NumPy operation for each kind of work."""
 
 
 def compute_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
-    """Return the dtype that values of `dtype` are computed in. Raises ValueError for one that no operation supports."""
+    """Return the dtype in which values of `dtype` are computed. Raises ValueError if no operation supports it."""
     try:
         return _COMPUTED_IN[dtype]
     except KeyError:
@@ -51,8 +52,8 @@ def assign(source: Array, target: Array) -> None:
 class Operands:
     """The arrays of a piece of work by operand name.
 
-    An attribute is the operand in the dtype that it is computed in. Where that is its stored dtype, the attribute is
-    the stored array itself, so an operand that is updated can be computed in place.
+    Each operand is an attribute: its array in the dtype of computation. If that is the stored dtype, the attribute is
+    the stored array itself, so that "inout" operands can be updated in place.
     """
 
     def __init__(self, stored: Mapping[str, Array], exact: bool = False, convert: Convert = assign) -> None:
@@ -72,14 +73,15 @@ class Operands:
         return self._stored[name]
 
     def result(self, name: str) -> Array:
-        """Return an array to compute an operand in before it is written: the stored array itself where it has the
-        dtype, else a new one."""
+        """Return an array in which to compute an operand before `write`.
+
+        It is the stored array itself if that has the dtype of computation, else a new array."""
         stored = self.raw(name)
         dtype = _DOUBLE if self._exact else compute_dtype(stored.dtype)
         return stored if stored.dtype == dtype else np.empty(stored.shape, dtype)
 
     def write(self, **values: Any) -> None:
-        """Store each value in the operand of its name, rounded once to the operand's dtype."""
+        """Store each keyword argument in the operand of its name, rounded once to the operand's dtype."""
         for name, value in values.items():
             stored = self.raw(name)
             if value is stored:
@@ -88,17 +90,17 @@ class Operands:
             (self._convert if rounds else assign)(value, stored)
 
     def with_arrays(self, stored: Mapping[str, Array]) -> Operands:
-        """Return the same operands with these arrays in addition or instead."""
+        """Return the operands with these arrays added or replaced."""
         return Operands({**self._stored, **stored}, self._exact, self._convert)
 
     def indexed(self, view: Callable[[Array], Array]) -> Operands:
-        """Return the same operands, each as the view of it that a function returns."""
+        """Return the operands with `view` applied to each array."""
         return self.with_arrays({name: view(array) for name, array in self._stored.items()})
 
     def cut(self, names: str, rows: int | None = None) -> list[Operands]:
-        """Return parts with some rows of the named operands; all others are whole in each part.
+        """Return parts with some rows of the operands in `names` (separated by spaces) and the other operands whole.
 
-        Each part but the last has `rows` rows; without that, as many as hold CHUNK values of the first operand.
+        Each part but the last has `rows` rows; by default as many as hold CHUNK values of the first operand.
         """
         first = self.raw(names.split()[0])
         rows = rows or max(1, CHUNK * len(first) // max(1, first.size))
@@ -112,8 +114,9 @@ class Operands:
 
 
 def computes(*kinds: type[Work], cut: str = "") -> Callable[[Operation], Operation]:
-    """Register a function as the operation of these kinds of work. With `cut` it is called for parts of the operands
-    named there, on several threads."""
+    """Return a decorator that registers a function as the operation for these kinds of work.
+
+    With `cut`, names of operands separated by spaces, it is called for parts of these operands on several threads."""
 
     def register(operation: Operation) -> Operation:
         def in_parts(work: Work, a: Operands) -> None:
@@ -130,23 +133,23 @@ def computes(*kinds: type[Work], cut: str = "") -> Callable[[Operation], Operati
 
 
 def make_operands(work: Work, *arrays: Array, exact: bool = False, convert: Convert = assign) -> Operands:
-    """Return the operands of a piece of work, whose arrays are in the order of `work.operands`."""
+    """Return the operands of a piece of work from arrays in the order of `work.operands`."""
     shapes = zip(_shapes(work), arrays, strict=True)
     return Operands({name: array.reshape(shape) for (name, shape), array in shapes}, exact, convert)
 
 
 def make_launch(work: Work, *arrays: Array, exact: bool = False, convert: Convert = assign) -> Callable[[], None]:
-    """Return the launch of a piece of work on arrays in the order of its operands."""
+    """Return a function that computes a piece of work on arrays in the order of its operands."""
     return functools.partial(run, work, make_operands(work, *arrays, exact=exact, convert=convert))
 
 
 def compute(work: Work, *arrays: Array) -> None:
-    """Do a piece of work on arrays in the order of its operands."""
+    """Compute a piece of work on arrays in the order of its operands."""
     make_launch(work, *arrays)()
 
 
 def run(work: Work, a: Operands) -> None:
-    """Do a piece of work. Values that overflow, or are not a number, give no warning."""
+    """Compute a piece of work on its operands, without warnings about overflow or NaN."""
     with np.errstate(all="ignore"):
         OPERATIONS[type(work)](work, a)
 
@@ -157,7 +160,7 @@ def _shapes(work: Work) -> tuple[tuple[str, tuple[int, ...]], ...]:
 
 
 def is_finite(stored: Array) -> Array:
-    """Return `numpy.isfinite`, which takes 2 ns for each 16-bit value, 10 times as long as this."""
+    """Return `numpy.isfinite(stored)`, but ten times as fast for 16-bit dtypes."""
     exponent = _EXPONENTS.get(stored.dtype)
     if exponent is None:
         return np.isfinite(stored)
@@ -165,7 +168,8 @@ def is_finite(stored: Array) -> Array:
 
 
 def where_set(mask: Array, values: Array) -> Array:
-    """Return the values where `mask` is true and 0 elsewhere. `numpy.where` takes 10 times as long on random masks, and
-    a product with the mask would make NaN of infinities."""
+    """Return the values where `mask` is true and 0 elsewhere.
+
+    `numpy.where` is ten times slower on random masks, and multiplication by the mask would turn infinities into NaN."""
     bits = mask.view(np.int8).astype(f"i{values.itemsize}")
     return np.asarray((-bits & values.view(bits.dtype)).view(values.dtype))

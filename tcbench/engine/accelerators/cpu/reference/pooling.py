@@ -1,4 +1,4 @@
-"""Max pooling, and averages over all pixels or over windows."""
+"""Max pooling, global average pooling, and average pooling over windows."""
 
 import itertools
 from collections.abc import Iterator
@@ -19,7 +19,7 @@ from tcbench.engine.work import (
 
 @computes(MaxPoolForward, cut="x y place")
 def max_pool(work: MaxPoolForward, a: Operands) -> None:
-    """Take the maxima, of which NaN is the largest, then the first place in each window that holds its maximum."""
+    """Compute the maximum of each window, with NaN as the largest value, and the first place that holds it."""
     pool, x, y = work.pool, a.x, a.result("y")
     y[...] = -np.inf
     maxima, places = planes(pool.layout, y), planes(pool.layout, a.raw("place"))
@@ -29,7 +29,7 @@ def max_pool(work: MaxPoolForward, a: Operands) -> None:
     for r, s, outputs, pixels in taps(pool):
         values = planes(pool.layout, x)[pixels]
         holds = (values == maxima[outputs]) | np.isnan(values)
-        # The place where it holds, else 255.
+        # The place if it holds the maximum, else 255.
         candidates = (holds.view(np.uint8) - np.uint8(1)) | np.uint8(r * pool.ksize + s)
         np.minimum(places[outputs], candidates, out=places[outputs])
     a.write(y=y)
@@ -37,7 +37,7 @@ def max_pool(work: MaxPoolForward, a: Operands) -> None:
 
 @computes(MaxPoolBackward, cut="gy place gx")
 def max_pool_backward(work: MaxPoolBackward, a: Operands) -> None:
-    """Each pixel sums the gradients of the windows whose maximum it was."""
+    """Compute gx: each pixel gets the sum of gy over the windows whose maximum it is."""
     gy, place = (planes(work.pool.layout, array) for array in (a.gy, a.raw("place")))
     gx = np.zeros(a.raw("gx").shape, gy.dtype)
     for r, s, outputs, pixels in taps(work.pool):
@@ -48,13 +48,13 @@ def max_pool_backward(work: MaxPoolBackward, a: Operands) -> None:
 
 @computes(GlobalAverageForward, cut="x y")
 def global_average(work: GlobalAverageForward, a: Operands) -> None:
-    """y = the mean over all pixels."""
+    """Compute y = the mean over all pixels."""
     a.write(y=a.x.mean(pixel_axes(work.layout)))
 
 
 @computes(GlobalAverageBackward, cut="gy gx")
 def global_average_backward(work: GlobalAverageBackward, a: Operands) -> None:
-    """gx = gy / (H * W)."""
+    """Compute gx = gy / (H * W) at every pixel."""
     share = a.gy / (work.h * work.w)
     a.write(gx=np.expand_dims(share, pixel_axes(work.layout)))
 
@@ -68,7 +68,7 @@ def _windows(work: TiledAverageForward | TiledAverageBackward) -> Iterator[tuple
 
 @computes(TiledAverageForward, cut="x y")
 def tiled_average(work: TiledAverageForward, a: Operands) -> None:
-    """y = the mean over each window."""
+    """Compute y = the mean over each window."""
     x, y = a.x, np.empty(a.raw("y").shape, a.x.dtype)
     for p, q, rows, columns in _windows(work):
         planes(work.layout, y)[..., p, q] = planes(work.layout, x)[..., rows, columns].mean((2, 3))
@@ -77,7 +77,7 @@ def tiled_average(work: TiledAverageForward, a: Operands) -> None:
 
 @computes(TiledAverageBackward, cut="gy gx")
 def tiled_average_backward(work: TiledAverageBackward, a: Operands) -> None:
-    """Each pixel sums the shares of the windows that hold it."""
+    """Compute gx: each pixel gets the sum of gy / ksize ** 2 over the windows that contain it."""
     shares = planes(work.layout, a.gy / work.ksize**2)
     gx = np.zeros(a.raw("gx").shape, shares.dtype)
     for p, q, rows, columns in _windows(work):

@@ -1,4 +1,4 @@
-"""SGD with momentum, parameter by parameter or all at once; the loss scale; gradients side by side."""
+"""SGD with momentum for one parameter or for all parameters, loss scaling, and packing of gradients."""
 
 import ctypes
 from collections.abc import Callable
@@ -14,12 +14,12 @@ from tcbench.engine.accelerators.cpu.threads import Array
 MAX_SCALE = 2.0**24
 
 Step = Callable[[Array, Array, Array], object]
-"""Updates velocity and weights in place: gradient, velocity, weights."""
+"""A function (gradient, velocity, weights) that updates velocity and weights in place."""
 
 
 @computes(w.WeightDecay, cut="g w")
 def weight_decay(work: w.WeightDecay, a: Operands) -> None:
-    """g += weight_decay * w."""
+    """Compute g += weight_decay * w."""
     g = a.g
     g += work.weight_decay * a.w
     a.write(g=g)
@@ -27,7 +27,7 @@ def weight_decay(work: w.WeightDecay, a: Operands) -> None:
 
 @computes(w.MomentumUpdate, cut="g v w")
 def momentum_update(work: w.MomentumUpdate, a: Operands) -> None:
-    """v = momentum * v - learning_rate * g; w += v."""
+    """Compute v = momentum * v - learning_rate * g, then w += v."""
     v, weights = a.v, a.w
     v *= work.momentum
     v -= work.learning_rate * a.g
@@ -37,7 +37,7 @@ def momentum_update(work: w.MomentumUpdate, a: Operands) -> None:
 
 @computes(w.Unscale)
 def unscale(_: w.Unscale, a: Operands) -> None:
-    """gx = g / scale, 0 where that is not finite."""
+    """Compute gx = g / scale, with 0 for values that are not finite, and count chunks with such values."""
     state = a.raw("state")
     scale = float(state[w.SCALE])
 
@@ -52,7 +52,7 @@ def unscale(_: w.Unscale, a: Operands) -> None:
 
 @computes(w.BatchedUpdate)
 def batched_update(work: w.BatchedUpdate, a: Operands) -> None:
-    """Do for every parameter what the works above do for one."""
+    """Update all parameters: unscale the gradient, apply weight decay and momentum, and round 16-bit weights."""
     g_factor = -work.learning_rate / float(a.raw("state")[w.SCALE])
 
     def step(g: Array, v: Array, weights: Array) -> None:
@@ -65,7 +65,9 @@ def batched_update(work: w.BatchedUpdate, a: Operands) -> None:
 
 
 def update_by(step: Step, work: w.BatchedUpdate, a: Operands) -> None:
-    """Make this step with all parameters. A value whose gradient is not finite keeps its velocity and weight."""
+    """Apply `step` to all parameters, block by block.
+
+    A value whose gradient is not finite keeps its velocity and weight."""
     state = a.raw("state")
     if work.dynamic and state[w.OVERFLOWS] > 0:
         return
@@ -73,10 +75,10 @@ def update_by(step: Step, work: w.BatchedUpdate, a: Operands) -> None:
     def compute(block: Operands) -> int:
         g, v, weights = block.g, block.velocity, block.master
         finite = is_finite(g)
-        lost = slice(0) if finite.all() else ~finite
-        kept = v[lost], weights[lost]
+        skipped = slice(0) if finite.all() else ~finite
+        before = v[skipped], weights[skipped]
         step(g, v, weights)
-        v[lost], weights[lost] = kept
+        v[skipped], weights[skipped] = before
         block.write(velocity=v, master=weights)
         if "half" in block:
             block.write(half=block.master)
@@ -89,14 +91,14 @@ def update_by(step: Step, work: w.BatchedUpdate, a: Operands) -> None:
 
 @computes(w.CheckFinite)
 def check_finite(work: w.CheckFinite, a: Operands) -> None:
-    """Count the chunks with a gradient that is not finite."""
+    """Add the number of chunks with a gradient that is not finite to state[OVERFLOWS]."""
     counts = threads.collect(lambda block: _overflowing_chunks(is_finite(block.raw("g"))), blocks(work, a))
     a.raw("state")[w.OVERFLOWS] += sum(counts)
 
 
 @computes(w.PackGradients)
 def pack_gradients(work: w.PackGradients, a: Operands) -> None:
-    """flat = gradient * factor, in float32 also where all else is exact: the product is rounded before it is stored."""
+    """Compute flat = gradient * factor in float32, also if other operations are exact."""
 
     def compute(block: Operands) -> None:
         block.write(flat=block.g.astype(np.float32, copy=False) * np.float32(work.factor))
@@ -106,7 +108,7 @@ def pack_gradients(work: w.PackGradients, a: Operands) -> None:
 
 @computes(w.AdjustScale)
 def adjust_scale(work: w.AdjustScale, a: Operands) -> None:
-    """Halve the scale on overflow, and double it after `interval` good steps."""
+    """Halve the loss scale on overflow, and double it after `interval` good steps."""
     state = a.raw("state")
     if state[w.OVERFLOWS] > 0:
         state[w.SCALE] = max(state[w.SCALE] / 2, 1)
@@ -121,24 +123,26 @@ def adjust_scale(work: w.AdjustScale, a: Operands) -> None:
 
 
 def _overflowing_chunks(finite: Array) -> int:
+    """Return the number of chunks in which some value is not finite."""
     return 0 if finite.all() else sum(not finite[i : i + w.CHUNK].all() for i in range(0, finite.size, w.CHUNK))
 
 
 def blocks(work: w.BatchedUpdate | w.CheckFinite | w.PackGradients, a: Operands) -> list[Operands]:
-    """Return all parameters in blocks, each with its gradient `g`, its part of the flat arrays, and its 16-bit weights
-    `half` where it has such."""
-    parameters, found = work.parameters, []
+    """Return operands for all parameters in blocks of at most CHUNK values.
+
+    Each block has the gradient `g`, its part of the flat arrays, and the weights `half` if the parameter is 16-bit."""
+    parameters, parts = work.parameters, []
     rows = zip(parameters.sizes, parameters.places, parameters.halves, a.raw("table").tolist(), strict=True)
     for size, place, is_half, (gradient, half) in rows:
-        arrays = {"g": _at(gradient, size, parameters.gradient_dtype(is_half))}
+        arrays = {"g": _array_at(gradient, size, parameters.gradient_dtype(is_half))}
         arrays |= {name: a.raw(name)[place : place + size] for name in ("master", "velocity", "flat") if name in a}
         if half:
-            arrays["half"] = _at(half, size, parameters.half)
-        found += a.with_arrays(arrays).cut(" ".join(arrays), CHUNK)
-    return found
+            arrays["half"] = _array_at(half, size, parameters.half)
+        parts += a.with_arrays(arrays).cut(" ".join(arrays), CHUNK)
+    return parts
 
 
-def _at(address: int, size: int, dtype: str) -> Array:
-    """Return the array that an entry of a table of addresses names. Whoever made the table keeps it alive."""
+def _array_at(address: int, size: int, dtype: str) -> Array:
+    """Return the array at an address. The caller keeps its memory alive."""
     memory: Any = (ctypes.c_char * (size * w.ITEM_BYTES[dtype])).from_address(address)
     return np.frombuffer(memory, dtype)

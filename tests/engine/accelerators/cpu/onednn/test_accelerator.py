@@ -85,7 +85,7 @@ def test_slices_of_a_convolution_are_the_whole(name: str, dtype: w.DType, thread
     accelerator = OneDnnAccelerator(threads)
     with accelerator.enter():
         for work in (w.ConvFprop(conv), w.ConvDgrad(conv), w.ConvWgrad(conv)):
-            for way in convolution.ways(accelerator.engine, work):
+            for way in convolution.alternatives(accelerator.engine, work):
                 # Done in this way, whatever is the fastest.
                 accelerator.engine.prepared[work.key] = tuning.Choice(way.bind, way.name)
                 check_against_reference(OneDnnAccelerator(threads), work)
@@ -157,7 +157,7 @@ def test_a_record_marks_what_was_chosen_beside_other_work(
     processor: OneDnnAccelerator, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("TCBENCH_CACHE", str(tmp_path))
-    monkeypatch.setattr(tuning, "_beside_others", lambda engine: True)
+    monkeypatch.setattr(tuning, "_is_disturbed", lambda engine: True)
     work = w.ConvFprop(w.Conv2d(2, 16, 6, 6, 16, 3, 3, 1, 1, "NHWC", "float32"))
     processor.prepare(work, *(np.ones(operand.shape, operand.dtype) for operand in work.operands))
     processor.prepare(w.WeightDecay(8, 1e-4), *(np.ones(8, np.float32) for _ in range(2)))
@@ -180,7 +180,7 @@ def test_no_pass_of_a_convolution_is_tried_by_onednns_reference(dtype: w.DType, 
     """Where it is timed beside others, the first step of ResNet-50 takes minutes."""
     conv = w.Conv2d(4, 32, 8, 8, 64, 1, 1, 1, 0, "NHWC", dtype)
     for work in (w.ConvFprop(conv), w.ConvDgrad(conv), w.ConvWgrad(conv)):
-        names = [primitive.name for primitive in convolution.ways(processor.engine, work)]
+        names = [primitive.name for primitive in convolution.alternatives(processor.engine, work)]
         assert not any(name.startswith(tuning.REFERENCE) for name in names), names
 
 

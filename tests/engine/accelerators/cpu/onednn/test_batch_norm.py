@@ -209,9 +209,9 @@ def test_in_c_what_is_stored_as_0_lets_no_gradient_pass(in_c: OneDnnAccelerator)
 @pytest.mark.usefixtures("quickly_compiled")
 def test_functions_that_do_not_as_numpy_are_not_taken(right: str, wrong: str, tmp_path: Path) -> None:
     source = Path(batch_norm.__file__).with_suffix(".c")
-    if compiled.library(source, batch_norm.does_as_numpy) is None:
+    if compiled.load_library(source, batch_norm.matches_numpy) is None:
         pytest.skip("no C compiler, or no vectors of 256 bits")
     assert source.read_text().count(right) == 1
     broken = tmp_path / "batch_norm.c"
     broken.write_text(source.read_text().replace(right, wrong))
-    assert compiled.library(broken, batch_norm.does_as_numpy) is None
+    assert compiled.load_library(broken, batch_norm.matches_numpy) is None

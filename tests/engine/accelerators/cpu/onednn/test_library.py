@@ -62,7 +62,7 @@ class Bound:
 
 @pytest.mark.parametrize("work", PASSES, ids=[work.name for work in PASSES])
 def test_a_launch_is_on_its_own_arrays_whichever_was_made_before(work: w.Work, processor: OneDnnAccelerator) -> None:
-    for way in convolution.ways(processor.engine, work):  # type: ignore[arg-type]
+    for way in convolution.alternatives(processor.engine, work):  # type: ignore[arg-type]
         first, second = Bound(work, way, 1), Bound(work, way, 2)
         for bound in (first, second, first, first, second):
             bound.check()
@@ -71,11 +71,11 @@ def test_a_launch_is_on_its_own_arrays_whichever_was_made_before(work: w.Work, p
 @pytest.mark.parametrize("work", PASSES, ids=[work.name for work in PASSES])
 def test_a_launch_finds_memory_that_has_grown_or_was_given_back(work: w.Work, processor: OneDnnAccelerator) -> None:
     engine = processor.engine
-    for way in convolution.ways(engine, work):  # type: ignore[arg-type]
+    for way in convolution.alternatives(engine, work):  # type: ignore[arg-type]
         bound = Bound(work, way, 1)
         bound.check()
         for name, room in list(engine.shared.items()):
-            engine.room(name, 2 * room.nbytes)[:] = 0xFF
+            engine.scratch(name, 2 * room.nbytes)[:] = 0xFF
         bound.check()
         engine.shared.clear()
         bound.check()
@@ -88,7 +88,7 @@ def test_ways_that_were_not_taken_leave_no_memory(processor: OneDnnAccelerator) 
         convolution.choose(engine, work)
     assert not engine.shared
     work = PASSES[0]
-    bound = Bound(work, convolution.ways(engine, work)[0], 1)  # type: ignore[arg-type]
+    bound = Bound(work, convolution.alternatives(engine, work)[0], 1)  # type: ignore[arg-type]
     bound.check()
     assert engine.shared
 
@@ -98,7 +98,8 @@ def test_products_and_filters_of_each_threads_own_are_among_the_ways(processor: 
     single, small = w.Conv2d(4, 64, 8, 8, 64, 1, 1, 1, 0, "NHWC", "float32"), replace(CONV, n=1, h=4, w=4)
     for kind in (w.ConvFprop, w.ConvDgrad, w.ConvWgrad):
         of_single, of_small, others = (
-            [way.name for way in convolution.ways(processor.engine, kind(conv))] for conv in (single, small, CONV)
+            [way.name for way in convolution.alternatives(processor.engine, kind(conv))]
+            for conv in (single, small, CONV)
         )
         assert len(of_single) > tuning.MOST
         assert len(others) == len(convolution._by_images(processor.engine, kind(CONV))) + len(

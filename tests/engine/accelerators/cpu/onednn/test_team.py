@@ -90,5 +90,5 @@ def test_a_team_that_does_not_make_each_call_once_is_not_taken(right: str, wrong
     assert text.count(right) == 1
     broken = tmp_path / "team.c"
     broken.write_text(text.replace(right, wrong))
-    assert compiled.library(broken, team.works) is None
-    assert compiled.library(Path(team.__file__).with_suffix(".c"), team.works) is not None
+    assert compiled.load_library(broken, team.schedules_correctly) is None
+    assert compiled.load_library(Path(team.__file__).with_suffix(".c"), team.schedules_correctly) is not None

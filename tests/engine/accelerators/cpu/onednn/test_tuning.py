@@ -28,7 +28,7 @@ class OnTwoThreads:
 def beside_others(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     """Whether other work has the processors, of which the machine that tests run on says nothing; empty: no."""
     others: list[bool] = []
-    monkeypatch.setattr(tuning, "_beside_others", lambda engine: bool(others))
+    monkeypatch.setattr(tuning, "_is_disturbed", lambda engine: bool(others))
     return others
 
 
@@ -45,7 +45,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     return made
 
 
-def fastest(ways: Sequence[Way | tuning.Unmade]) -> tuning.Choice:
+def fastest(ways: Sequence[Way | tuning.LazyPrimitive]) -> tuning.Choice:
     return tuning.fastest(OnTwoThreads(), WORK, ways)  # type: ignore[arg-type]
 
 
@@ -137,16 +137,16 @@ def test_a_process_is_beside_others_by_its_lost_time_or_as_one_of_several_ranks(
     for others_s, lost in ((0.0, False), (0.5, True)):
         now = Counts(at_s=1.0, processors=2, busy_s=1.0 + others_s, stolen_s=0.0, own_s=1.0, waited_s=0.5)
         monkeypatch.setattr(load, "own_counts", lambda now=now: now)
-        assert tuning._beside_others(engine) == lost  # type: ignore[arg-type]
+        assert tuning._is_disturbed(engine) == lost  # type: ignore[arg-type]
         with world.entered(world.World(size=2, local_size=2)):
-            assert tuning._beside_others(engine)  # type: ignore[arg-type]
+            assert tuning._is_disturbed(engine)  # type: ignore[arg-type]
 
 
 def test_of_ways_whose_times_are_kept_one_is_made(clock: list[float]) -> None:
     made: list[str] = []
 
-    def unmade(name: str, ticks: float) -> tuning.Unmade:
-        return tuning.Unmade(name, lambda: made.append(name) or Way(name, clock, ticks))  # type: ignore[func-returns-value, return-value, arg-type]
+    def unmade(name: str, ticks: float) -> tuning.LazyPrimitive:
+        return tuning.LazyPrimitive(name, lambda: made.append(name) or Way(name, clock, ticks))  # type: ignore[func-returns-value, return-value, arg-type]
 
     for processes in range(tuning.PROCESSES + 1):
         made.clear()

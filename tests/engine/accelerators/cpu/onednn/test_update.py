@@ -53,9 +53,9 @@ def test_the_function_does_as_numpy() -> None:
 )
 @pytest.mark.usefixtures("quickly_compiled")
 def test_a_function_that_does_not_do_as_numpy_is_not_taken(right: str, wrong: str, tmp_path: Path) -> None:
-    assert compiled.library(SOURCE, update._does_as_numpy) is not None
+    assert compiled.load_library(SOURCE, update._matches_numpy) is not None
     text = SOURCE.read_text()
     assert text.count(right) == 1
     source = tmp_path / "update.c"
     source.write_text(text.replace(right, wrong))
-    assert compiled.library(source, update._does_as_numpy) is None
+    assert compiled.load_library(source, update._matches_numpy) is None
