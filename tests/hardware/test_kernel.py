@@ -75,13 +75,13 @@ def test_throttled_time_is_that_of_the_group_that_was_throttled_most(group):
 
 
 @pytest.mark.parametrize(
-    ("quota", "cpus", "kept"), [(0.3, 1, 0.3), (1.5, 1, 1.5), (2.9, 2, 2.9), (9.0, 4, 0.0), (0.0, 4, 0.0)]
+    ("quota", "cpus", "expected_quota"), [(0.3, 1, 0.3), (1.5, 1, 1.5), (2.9, 2, 2.9), (9.0, 4, 0.0), (0.0, 4, 0.0)]
 )
-def test_a_quota_of_part_of_a_processor_gives_no_thread(monkeypatch, quota, cpus, kept):
+def test_a_quota_of_part_of_a_processor_gives_no_thread(monkeypatch, quota, cpus, expected_quota):
     monkeypatch.setattr(kernel, "cpu_quota", lambda: quota)
     monkeypatch.setattr(machine, "_MASK", frozenset(range(4)))
     assert machine.usable_cpus.__wrapped__() == cpus
-    assert machine.cpu_quota.__wrapped__() == kept
+    assert machine.cpu_quota.__wrapped__() == expected_quota
 
 
 X86 = (
@@ -148,7 +148,7 @@ def test_a_system_that_tells_no_affinity_has_all_processors(monkeypatch):
 
 
 def test_only_one_place_asks_for_the_affinity():
-    """Asked for elsewhere, a sandbox that refuses it ended every command."""
+    """Commands failed in sandboxes that refuse it when other modules asked for the affinity."""
     package = Path(kernel.__file__).parents[1]
     asking = [path.name for path in package.rglob("*.py") if "sched_getaffinity" in path.read_text("utf-8")]
     assert asking == ["kernel.py"]

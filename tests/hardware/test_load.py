@@ -12,9 +12,9 @@ from tcbench.hardware.load import Counts, between
 def test_the_difference_of_two_counts():
     before = Counts(at_s=10.0, processors=2, busy_s=100.0, stolen_s=5.0, own_s=1.0, waited_s=0.5)
     after = Counts(at_s=14.0, processors=2, busy_s=106.0, stolen_s=5.5, own_s=5.0, waited_s=2.0)
-    made = between(before, after)
-    assert made == HostLoad(elapsed_s=4.0, processors=2, own_s=4.0, waited_s=1.5, others_s=2.0, stolen_s=0.5)
-    assert made.lost == pytest.approx((1.5 + 0.5) / (4.0 + 1.5 + 0.5))
+    load_between = between(before, after)
+    assert load_between == HostLoad(elapsed_s=4.0, processors=2, own_s=4.0, waited_s=1.5, others_s=2.0, stolen_s=0.5)
+    assert load_between.lost == pytest.approx((1.5 + 0.5) / (4.0 + 1.5 + 0.5))
     assert between(None, after) is None
     assert between(after, after) is None
 
@@ -36,9 +36,9 @@ def test_what_ended_meanwhile_counts_where_it_was_waited_for():
         process.stdin.write(b"\n")
         process.stdin.flush()
         process.stdout.read(1)
-        made = between(before, load.counts(process.pid))
+        load_between = between(before, load.counts(process.pid))
         process.communicate(b"\n")
-    assert made.own_s > 0
+    assert load_between.own_s > 0
 
 
 def test_a_trial_that_shares_its_processor_has_lost_time():
@@ -50,14 +50,14 @@ def test_a_trial_that_shares_its_processor_has_lost_time():
         time.sleep(0.1)
         before = load.counts(both[0].pid)
         time.sleep(0.4)
-        made = between(before, load.counts(both[0].pid))
+        load_between = between(before, load.counts(both[0].pid))
         for process in both:
             process.kill()
             process.wait()
     finally:
         os.sched_setaffinity(0, before_mask)
-    assert made.processors == 1
-    assert 0.2 < made.lost < 0.95
+    assert load_between.processors == 1
+    assert 0.2 < load_between.lost < 0.95
 
 
 def test_what_a_quota_withholds_is_lost_and_no_more_than_the_trial_did_not_compute():
@@ -94,12 +94,14 @@ def test_a_load_that_no_kernel_tells_never_makes_work_faster_than_alone(tmp_path
     assert load.slowdown() == 1
 
 
-@pytest.mark.parametrize(("running", "others"), [("1/88", 0.0), ("3/88", 2.0), ("9/88", 4.0), ("", 4.0), ("0/88", 4.0)])
-def test_what_was_busy_over_the_last_minute_and_has_ended_slows_nothing(tmp_path, monkeypatch, running, others):
+@pytest.mark.parametrize(
+    ("running", "load_of_others"), [("1/88", 0.0), ("3/88", 2.0), ("9/88", 4.0), ("", 4.0), ("0/88", 4.0)]
+)
+def test_what_was_busy_over_the_last_minute_and_has_ended_slows_nothing(tmp_path, monkeypatch, running, load_of_others):
     (tmp_path / "loadavg").write_text(f"4.00 2.10 1.87 {running} 6277\n")
     monkeypatch.setattr(load, "_PROC", tmp_path)
     monkeypatch.setattr(os, "getloadavg", lambda: (4.0, 2.1, 1.87))
-    assert load.slowdown() == 1 + others / len(os.sched_getaffinity(0))
+    assert load.slowdown() == 1 + load_of_others / len(os.sched_getaffinity(0))
 
 
 def test_what_linux_does_not_tell_is_no_load(tmp_path, monkeypatch):
@@ -119,7 +121,7 @@ def test_children_that_have_ended_waited_for_the_same_share_of_the_time_as_they_
     """Linux says how long a thread waited only while it lives: a step in a child process seemed to lose nothing."""
     before = Counts(at_s=0.0, processors=2, busy_s=0.0, stolen_s=0.0, own_s=0.0, waited_s=0.0)
     after = Counts(at_s=4.0, processors=2, busy_s=6.0, stolen_s=0.0, own_s=2.0, waited_s=0.1, ended_s=1.5)
-    made = between(before, after)
-    assert made.waited_s == pytest.approx(0.1 + 0.75 * 2.0)
-    assert made.lost == pytest.approx(1.6 / 4.0)
+    load_between = between(before, after)
+    assert load_between.waited_s == pytest.approx(0.1 + 0.75 * 2.0)
+    assert load_between.lost == pytest.approx(1.6 / 4.0)
     assert between(before, after, outside_s=1.0).elapsed_s == 3.0

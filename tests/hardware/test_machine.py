@@ -1,4 +1,4 @@
-"""Whose commit a record tells."""
+"""The commits that a record contains."""
 
 import sys
 import types

@@ -7,5 +7,5 @@ def test_a_format_begins_with_a_compute_capability():
 
 
 def test_no_compute_capability_has_two_generations():
-    capabilities = [one for generation in tensor_cores._GENERATIONS for one in generation.capabilities]
+    capabilities = [capability for generation in tensor_cores._GENERATIONS for capability in generation.capabilities]
     assert capabilities == sorted(set(capabilities))

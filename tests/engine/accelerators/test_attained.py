@@ -67,9 +67,9 @@ def test_the_page_shows_this_models_predictions_and_every_published_rate_and_whe
     page = (Path(__file__).parents[3] / "docs" / "virtual.md").read_text("utf-8")
     for published in virtual.PUBLISHED:
         assert attained(gpus.load(published.card)).name in page, "make its table anew: benchmarks/virtual.py"
-        of = f"| {published.card} | {published.says} | {published.images_per_s} | "
-        of += f"`{published.config}`, {published.batch_size} |"
-        [row] = [line for line in page.splitlines() if line.startswith(of)]
+        prefix = f"| {published.card} | {published.says} | {published.images_per_s} | "
+        prefix += f"`{published.config}`, {published.batch_size} |"
+        [row] = [line for line in page.splitlines() if line.startswith(prefix)]
         assert row.endswith("%) |") == bool(published.out)
 
 
@@ -120,13 +120,13 @@ def test_ceilings_that_equal_what_the_table_expects_change_no_forecast(card):
 def test_ceilings_that_were_measured_on_such_a_card_scale_its_rows():
     by_table = attained(A100)
     measured = measure(A100, 0.5)
-    here = attained(A100)
+    rates = attained(A100)
     for name, work in ceilings.products(80).items():
         assert work.flops / expected_s(work, A100) == pytest.approx(measured.flops_s[name], rel=0.02)
-    assert here.products == {name: pytest.approx(share / 2) for name, share in by_table.products.items()}
-    assert here.bandwidth == pytest.approx(by_table.bandwidth / 2, rel=1e-3)
-    assert re.fullmatch("attained-[0-9a-f]{12}[+]roofline", here.name)
-    assert here.name.partition("+")[0] != by_table.name
+    assert rates.products == {name: pytest.approx(share / 2) for name, share in by_table.products.items()}
+    assert rates.bandwidth == pytest.approx(by_table.bandwidth / 2, rel=1e-3)
+    assert re.fullmatch("attained-[0-9a-f]{12}[+]roofline", rates.name)
+    assert rates.name.partition("+")[0] != by_table.name
     assert attained(V100).bandwidth == 0.904
 
 

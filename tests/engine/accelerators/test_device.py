@@ -17,11 +17,11 @@ CUPY = Package("cupy", "uv sync --extra cuda12")
 
 @pytest.fixture
 def gpus(monkeypatch):
-    def there(*found: Gpu, problem: str | None = None) -> None:
-        monkeypatch.setattr(driver, "gpus", lambda: Gpus(found, (12, 4), problem))
+    def set_gpus(*present: Gpu, problem: str | None = None) -> None:
+        monkeypatch.setattr(driver, "gpus", lambda: Gpus(present, (12, 4), problem))
 
     monkeypatch.setattr(packages, "cupy", lambda: Installed(packages.CUPY, "cupy-cuda12x", "14.2.0", 12))
-    return there
+    return set_gpus
 
 
 def test_auto_takes_the_first_gpu_where_a_backend_runs_on_it(gpus):
@@ -38,15 +38,15 @@ def test_auto_takes_the_cpu_where_there_is_no_gpu(gpus):
 
 def test_a_gpu_keeps_its_facts(gpus):
     gpus(V100)
-    found = device.find("cuda", BOTH)
-    assert (found.kind, found.title, found.compute_capability) == ("cuda", V100.name, (7, 0))
-    assert found.machine == "tesla-v100-sxm2-16gb"
+    v100 = device.find("cuda", BOTH)
+    assert (v100.kind, v100.title, v100.compute_capability) == ("cuda", V100.name, (7, 0))
+    assert v100.machine == "tesla-v100-sxm2-16gb"
 
 
 @pytest.mark.parametrize("selector", ["tpu", "cuda:", "cuda:x", "CPU", "", "cuda:-1"])
 def test_a_device_that_is_none_is_refused(selector):
-    *others, last = ["auto", *(kind.selector for kind in device.kinds().values())]
-    with pytest.raises(SelectionError, match=f"expected {', '.join(others)} or {last}$"):
+    *first, last = ["auto", *(kind.selector for kind in device.kinds().values())]
+    with pytest.raises(SelectionError, match=f"expected {', '.join(first)} or {last}$"):
         device.find(selector, BOTH)
 
 
@@ -64,8 +64,8 @@ def test_without_a_gpu_or_a_driver_that_is_told_with_the_packages_that_are_there
         monkeypatch.setattr(packages, "cupy", lambda: None)
     with pytest.raises(SelectionError) as error:
         device.find("cuda:0", BOTH)
-    there = "CUDA packages are installed (cupy-cuda12x 14.2.0), but there is " if cupy else ""
-    assert str(error.value).startswith(f"--device cuda:0: {there}{problem}; ")
+    prefix = "CUDA packages are installed (cupy-cuda12x 14.2.0), but there is " if cupy else ""
+    assert str(error.value).startswith(f"--device cuda:0: {prefix}{problem}; ")
     assert error.value.exit_code == 2
 
 

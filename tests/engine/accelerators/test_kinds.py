@@ -105,13 +105,13 @@ def abacus(tmp_path, monkeypatch):
 
 
 def expected_of(kinds) -> str:
-    *others, last = (kind.selector for kind in kinds.values())
-    return f"expected auto, {', '.join(others)} or {last}"
+    *first, last = (kind.selector for kind in kinds.values())
+    return f"expected auto, {', '.join(first)} or {last}"
 
 
 def test_a_kind_that_is_dropped_in_is_found(abacus):
-    others = [name for name in device.kinds() if name != "cpu"]
-    assert list(device.kinds()) == ["cpu", *sorted(others)] and "abacus" in others
+    names = [name for name in device.kinds() if name != "cpu"]
+    assert list(device.kinds()) == ["cpu", *sorted(names)] and "abacus" in names
     assert device.find("abacus:1", {"abacus": None}).title == "Suanpan"
     assert device.find("auto", {"abacus": None, "cpu": None}).name == "abacus:0"
     assert "abacus:1" in device.selectors()

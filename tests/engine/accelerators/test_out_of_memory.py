@@ -1,4 +1,4 @@
-"""What each library says when a GPU's memory runs out, in its own words."""
+"""Messages of libraries when a GPU runs out of memory."""
 
 import pytest
 
@@ -27,7 +27,7 @@ def test_the_allocators_own_error_gives_its_numbers():
 
 
 @pytest.mark.parametrize(
-    "said",
+    "message",
     [
         "cudaErrorMemoryAllocation: out of memory",
         "CUDA_ERROR_OUT_OF_MEMORY: out of memory",
@@ -40,9 +40,9 @@ def test_the_allocators_own_error_gives_its_numbers():
         "nvImageCodec failure: '#15'",
     ],
 )
-def test_every_librarys_words_are_understood(said):
-    error = from_error(RuntimeError(said), device_bytes=GIB)
-    assert str(error) == f"{' '.join(said.split())}, the GPU has 1.0 GiB"
+def test_every_librarys_words_are_understood(message):
+    error = from_error(RuntimeError(message), device_bytes=GIB)
+    assert str(error) == f"{' '.join(message.split())}, the GPU has 1.0 GiB"
 
 
 def test_an_error_while_clearing_up_does_not_hide_what_came_before():

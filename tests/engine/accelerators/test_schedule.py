@@ -18,9 +18,9 @@ SIZE = 512
 @pytest.fixture
 def accelerator() -> Iterator[ReferenceAccelerator]:
     """Memory that is not written before it is read is poisoned."""
-    made = ReferenceAccelerator(GpuProperties("A GPU", 90, 1, 1 << 30))
-    with use(made):
-        yield made
+    accelerator = ReferenceAccelerator(GpuProperties("A GPU", 90, 1, 1 << 30))
+    with use(accelerator):
+        yield accelerator
 
 
 def values(number: float) -> Any:
@@ -67,14 +67,14 @@ def test_it_asks_for_the_same_work_and_for_no_memory(accelerator: ReferenceAccel
 def test_memory_that_the_program_drops_is_used_again_and_what_it_keeps_is_not(
     accelerator: ReferenceAccelerator,
 ) -> None:
-    kept = []
+    freed = []
 
     def run(x: Any) -> None:
         y = x
         for number in range(12):
             y = add(y, x)
             if number % 4 == 0:
-                kept.append(y)
+                freed.append(y)
 
     recorder = ScheduleRecorder(accelerator)
     before = accelerator.memory.alive_bytes
@@ -83,7 +83,7 @@ def test_memory_that_the_program_drops_is_used_again_and_what_it_keeps_is_not(
     assert accelerator.memory.alive_bytes - before == 5 * 4 * SIZE
     for x in (1, 2):
         schedule(values(x))
-        assert [set(y) for y in kept] == [{2 * x}, {6 * x}, {10 * x}]
+        assert [set(y) for y in freed] == [{2 * x}, {6 * x}, {10 * x}]
 
 
 def test_schedules_of_one_recorder_run_in_turn_in_the_same_memory(accelerator: ReferenceAccelerator) -> None:

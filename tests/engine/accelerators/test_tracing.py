@@ -11,7 +11,7 @@ GOOD = np.zeros((2, 3), np.float32)
 
 
 @pytest.mark.parametrize(
-    ("arrays", "told"),
+    ("arrays", "message"),
     [
         ((GOOD,), "relu: takes 2 arrays, got 1"),
         ((GOOD[:1], GOOD), r"relu: x is \(1, 3\) float32, expected \(6,\) float32"),
@@ -20,7 +20,7 @@ GOOD = np.zeros((2, 3), np.float32)
     ],
     ids=["too few", "size", "dtype", "transposed"],
 )
-def test_arrays_that_a_work_does_not_take_are_refused_by_name(arrays, told):
+def test_arrays_that_a_work_does_not_take_are_refused_by_name(arrays, message):
     check(RELU, (GOOD, GOOD))
-    with pytest.raises(ValueError, match=f"^{told}$"):
+    with pytest.raises(ValueError, match=f"^{message}$"):
         check(RELU, arrays)

@@ -34,11 +34,11 @@ def test_each_precision_is_a_product_of_the_same_size() -> None:
 
 def test_rates_are_those_of_the_best_turn() -> None:
     accelerator = ReferenceAccelerator(GpuProperties("A GPU", 90, 2, 1 << 30))
-    found = measure_on(accelerator, Clock(), size=64, n_bytes=1000, rounds=3)
+    measured = measure_on(accelerator, Clock(), size=64, n_bytes=1000, rounds=3)
     flops = 2 * 64**3
-    assert found["flops_s"] == {"fp32": flops / 1, "fp16": flops / 2, "tf32": flops / 3}
-    assert found["bandwidth_bytes_s"] == pytest.approx(2 * 1000 / 4)
-    assert found["device_name"] == "A GPU"
+    assert measured["flops_s"] == {"fp32": flops / 1, "fp16": flops / 2, "tf32": flops / 3}
+    assert measured["bandwidth_bytes_s"] == pytest.approx(2 * 1000 / 4)
+    assert measured["device_name"] == "A GPU"
 
 
 def test_the_product_and_the_copy_are_of_random_values() -> None:
@@ -66,6 +66,6 @@ def test_the_product_and_the_copy_are_of_random_values() -> None:
 def test_a_gpus_tensor_cores_are_faster_than_its_other_units() -> None:
     from tcbench.engine.accelerators.cuda.ceilings import measure
 
-    found = measure(0)
-    assert found["flops_s"]["fp16"] > 2 * found["flops_s"]["fp32"]
-    assert found["bandwidth_bytes_s"] > 1e11
+    measured = measure(0)
+    assert measured["flops_s"]["fp16"] > 2 * measured["flops_s"]["fp32"]
+    assert measured["bandwidth_bytes_s"] > 1e11

@@ -25,7 +25,7 @@ SET_13 = tuple(
 
 
 @pytest.fixture
-def here(monkeypatch):
+def machine(monkeypatch):
     """A machine with an H200, and everything for CUDA 13."""
     machine = SimpleNamespace(gpus=Gpus((H200,), (13, 0)), installed=SET_13, trouble={})
     monkeypatch.setattr(driver, "gpus", lambda: machine.gpus)
@@ -35,19 +35,21 @@ def here(monkeypatch):
     return machine
 
 
-def found() -> list[Finding]:
+def findings() -> list[Finding]:
     return list(gpu_checkup.examine())
 
 
-def notes(what: str = "cuda:0") -> list[tuple[str, str | None]]:
+def notes(subject: str = "cuda:0") -> list[tuple[str, str | None]]:
     return [
-        (finding.detail, finding.remedy) for finding in found() if (finding.state, finding.subject) == ("note", what)
+        (finding.detail, finding.remedy)
+        for finding in findings()
+        if (finding.state, finding.subject) == ("note", subject)
     ]
 
 
-def test_a_gpu_and_how_it_is_set(pynvml, here):
-    said = [finding.detail for finding in found() if (finding.state, finding.subject) == ("ok", "cuda:0")]
-    assert said == [
+def test_a_gpu_and_how_it_is_set(pynvml, machine):
+    details = [finding.detail for finding in findings() if (finding.state, finding.subject) == ("ok", "cuda:0")]
+    assert details == [
         "NVIDIA H200, compute capability 9.0, 132 SMs, 141 GiB, driver 580.65.06, CUDA up to 13.0",
         "ECC on, MIG off, persistence on, power limit 700 W, 54 °C",
     ]
@@ -70,7 +72,7 @@ FLOAT = (
 
 
 @pytest.mark.parametrize(
-    ("question", "answer", "said", "mend"),
+    ("question", "answer", "detail", "mend"),
     [
         ("EnforcedPowerLimit", 500_000, "power is capped: 500 W of 700 W", f"{SET} -pl 700"),
         (
@@ -101,12 +103,14 @@ FLOAT = (
         ),
     ],
 )
-def test_what_would_spoil_a_measurement_comes_with_the_command_that_mends_it(quiet, here, question, answer, said, mend):
+def test_what_would_spoil_a_measurement_comes_with_the_command_that_mends_it(
+    quiet, machine, question, answer, detail, mend
+):
     quiet.answers[f"nvmlDeviceGet{question}"] = answer
-    assert notes() == [FLOAT, (said, mend)]
+    assert notes() == [FLOAT, (detail, mend)]
 
 
-def test_clocks_that_are_capped_or_held_are_told_from_those_that_float(quiet, here):
+def test_clocks_that_are_capped_or_held_are_told_from_those_that_float(quiet, machine):
     quiet.answers["nvmlDeviceGetCurrentClocksEventReasons"] = 0x2
     assert notes()[0][0] == "the SM clock is held by a setting (now 1755 of 1980 MHz): steady, but not its fastest"
     quiet.answers["nvmlDeviceGetApplicationsClock", 1] = 1200
@@ -115,20 +119,20 @@ def test_clocks_that_are_capped_or_held_are_told_from_those_that_float(quiet, he
     ]
 
 
-def test_a_stock_v100_whose_clocks_nobody_set_is_not_called_capped(quiet, here):
+def test_a_stock_v100_whose_clocks_nobody_set_is_not_called_capped(quiet, machine):
     quiet.answers[("nvmlDeviceGetMaxClockInfo", 1)] = 1530
     for clock in ("nvmlDeviceGetApplicationsClock", "nvmlDeviceGetDefaultApplicationsClock"):
         quiet.answers[(clock, 1)] = 1312
-    assert [said for said, _ in notes()] == [
+    assert [detail for detail, _ in notes()] == [
         "clocks are not locked: they float up to 1530 MHz with power and temperature"
     ]
     quiet.answers[("nvmlDeviceGetApplicationsClock", 1)] = 1005
-    assert [said for said, _ in notes()] == ["the SM clock is capped: application clocks are 1005 of 1312 MHz"]
+    assert [detail for detail, _ in notes()] == ["the SM clock is capped: application clocks are 1005 of 1312 MHz"]
     quiet.answers[("nvmlDeviceGetDefaultApplicationsClock", 1)] = NVMLError("Not Supported")
-    assert [said for said, _ in notes()] == ["the SM clock is capped: application clocks are 1005 of 1530 MHz"]
+    assert [detail for detail, _ in notes()] == ["the SM clock is capped: application clocks are 1005 of 1530 MHz"]
 
 
-def test_other_processes_are_named_with_what_they_hold(quiet, here):
+def test_other_processes_are_named_with_what_they_hold(quiet, machine):
     process = lambda pid, memory: SimpleNamespace(pid=pid, usedGpuMemory=memory)  # noqa: E731
     quiet.answers["nvmlDeviceGetComputeRunningProcesses"] = [
         process(os.getpid(), 2**30),
@@ -136,45 +140,45 @@ def test_other_processes_are_named_with_what_they_hold(quiet, here):
         process(2**22 + 1, None),
     ]
     name = Path(f"/proc/{os.getppid()}/comm").read_text().strip()
-    assert [said for said, _ in notes()[1:]] == [
+    assert [detail for detail, _ in notes()[1:]] == [
         f"another process is on it: pid {os.getppid()} ({name}) holds 3.0 GiB",
         f"another process is on it: pid {2**22 + 1}",
     ]
 
 
-def test_a_gpu_that_says_nothing_is_not_accused(quiet, here):
+def test_a_gpu_that_says_nothing_is_not_accused(quiet, machine):
     quiet.answers.clear()
     assert notes() == []
 
 
-def test_with_neither_gpu_nor_cuda_packages_there_is_one_line_and_all_is_well(here):
-    here.gpus, here.installed = Gpus(problem="no NVIDIA driver (libcuda.so.1 was not found)"), ()
-    assert found() == [Finding("note", "GPU", "no NVIDIA driver (libcuda.so.1 was not found): runs use the CPU")]
-    assert checkup.exit_code(found()) == 0
+def test_with_neither_gpu_nor_cuda_packages_there_is_one_line_and_all_is_well(machine):
+    machine.gpus, machine.installed = Gpus(problem="no NVIDIA driver (libcuda.so.1 was not found)"), ()
+    assert findings() == [Finding("note", "GPU", "no NVIDIA driver (libcuda.so.1 was not found): runs use the CPU")]
+    assert checkup.exit_code(findings()) == 0
 
 
-def test_a_part_that_does_not_work_makes_the_gpu_unusable(quiet, here):
-    here.trouble = {"cuDNN frontend": "it lacks build_plan_at_index", "NVML": "no module named pynvml"}
-    bad = {finding.subject: finding for finding in found() if finding.state in ("unusable", "missing")}
+def test_a_part_that_does_not_work_makes_the_gpu_unusable(quiet, machine):
+    machine.trouble = {"cuDNN frontend": "it lacks build_plan_at_index", "NVML": "no module named pynvml"}
+    bad = {finding.subject: finding for finding in findings() if finding.state in ("unusable", "missing")}
     assert [(name, finding.state) for name, finding in bad.items()] == [
         ("cuDNN frontend", "unusable"),
         ("NVML", "missing"),
     ]
     assert bad["NVML"].remedy == "uv sync --extra cuda13 --reinstall-package nvidia-ml-py"
-    assert checkup.exit_code(found()) == 2
+    assert checkup.exit_code(findings()) == 2
 
 
-def test_a_driver_too_old_for_the_packages_makes_the_gpu_unusable(quiet, here):
-    here.gpus = Gpus((H200,), (12, 4))
-    (finding,) = [finding for finding in found() if finding.subject == "CUDA versions"]
+def test_a_driver_too_old_for_the_packages_makes_the_gpu_unusable(quiet, machine):
+    machine.gpus = Gpus((H200,), (12, 4))
+    (finding,) = [finding for finding in findings() if finding.subject == "CUDA versions"]
     assert (finding.state, finding.remedy) == ("unusable", "uv sync --extra cuda12")
     assert "too old for packages for CUDA 13: it runs CUDA up to 12.4" in finding.detail
 
 
-def test_a_cupti_that_is_newer_than_the_driver_is_a_note(quiet, here, monkeypatch):
+def test_a_cupti_that_is_newer_than_the_driver_is_a_note(quiet, machine, monkeypatch):
     monkeypatch.setattr(packages, "newer_cupti", lambda gpus: ("CUPTI is newer", f"run this for {gpus.driver_cuda}"))
     assert notes("CUPTI") == [("CUPTI is newer", "run this for (13, 0)")]
-    assert checkup.exit_code(found()) == 0
+    assert checkup.exit_code(findings()) == 0
 
 
 def test_what_keeps_tcbench_from_running_at_all_outweighs_the_gpu():
@@ -207,14 +211,14 @@ DOCTOR = (
 
 def of_wheels(part: packages.Part) -> tuple[Installed, set[Path]]:
     """The distribution that a part is installed from, and its files."""
-    there = [one for one in packages.installed() if one.part is part]
-    if packages.cupy() is None or len(there) != 1:
+    distributions = [package for package in packages.installed() if package.part is part]
+    if packages.cupy() is None or len(distributions) != 1:
         pytest.skip("needs one of the CUDA extras")
-    return there[0], {Path(file) for file in importlib.metadata.files(there[0].distribution) or ()}
+    return distributions[0], {Path(file) for file in importlib.metadata.files(distributions[0].distribution) or ()}
 
 
 def doctor(hidden: set[Path], folder: Path) -> list[str]:
-    """What it says of real packages without these files. Empty files hide what a toolkit may have of the libraries."""
+    """Return the findings about the installed packages without these files; empty files hide a toolkit's libraries."""
     (folder / "libraries").mkdir()
     for name in ("cudart", "nvrtc", "cublas", "cublasLt", "cupti"):
         for major in (12, 13):
@@ -230,18 +234,18 @@ def doctor(hidden: set[Path], folder: Path) -> list[str]:
 @pytest.mark.plans
 @pytest.mark.parametrize("part", [part for part in packages.PARTS if part is not packages.CUPY], ids=lambda p: p.name)
 def test_of_real_packages_the_one_that_is_missing_is_named(tmp_path, part):
-    said = doctor(of_wheels(part)[1], tmp_path)
+    output = doctor(of_wheels(part)[1], tmp_path)
     names = " or ".join(name for name, _ in part.distributions)
-    assert any(line.startswith(f"missing {part.name} {names} is not installed; needed on a GPU") for line in said)
-    assert any(line.startswith("ok CuPy ") for line in said)
+    assert any(line.startswith(f"missing {part.name} {names} is not installed; needed on a GPU") for line in output)
+    assert any(line.startswith("ok CuPy ") for line in output)
     if part in (packages.FRONTEND, packages.NVML, packages.CUPTI):
-        assert any(line.startswith("ok NVRTC ") for line in said)
+        assert any(line.startswith("ok NVRTC ") for line in output)
 
 
 @pytest.mark.plans
 def test_an_nvrtc_without_its_built_in_functions_compiles_nothing_and_the_doctor_says_what_it_lacks(tmp_path):
     nvrtc, files = of_wheels(packages.NVRTC)
     lines = doctor({file for file in files if "builtins" in file.name}, tmp_path)
-    (said,) = (line for line in lines if " NVRTC " in line)
-    assert said.startswith(f"unusable NVRTC {nvrtc} is installed but does not work: ")
-    assert "failed to open libnvrtc-builtins.so.1" in said
+    (nvrtc_line,) = (line for line in lines if " NVRTC " in line)
+    assert nvrtc_line.startswith(f"unusable NVRTC {nvrtc} is installed but does not work: ")
+    assert "failed to open libnvrtc-builtins.so.1" in nvrtc_line

@@ -25,18 +25,18 @@ class StandIn:
     def __init__(self) -> None:
         self.enabled: list[Kind] = []
         self.attached: list[Kind] = []
-        self.said: list[str] = []
+        self.events: list[str] = []
         self.records: list[Record] = []
 
     def set_thread_id_type(self, kind: int) -> None:
-        self.said.append(f"thread ids {kind}")
+        self.events.append(f"thread ids {kind}")
 
     def activity_set_attribute(self, attribute: int, size: int, value: int) -> None:
         n_bytes = ctypes.c_size_t.from_address(size).value
-        self.said.append(f"attribute {attribute}: {ctypes.string_at(value, n_bytes)!r}")
+        self.events.append(f"attribute {attribute}: {ctypes.string_at(value, n_bytes)!r}")
 
     def activity_register_callbacks(self, requested, completed) -> None:
-        self.said.append("callbacks")
+        self.events.append("callbacks")
         size, limit = requested()
         assert size >= 2**20 and limit == 0
         self.completed = completed
@@ -47,11 +47,11 @@ class StandIn:
 
     def activity_disable(self, kind: Kind) -> None:
         self.enabled.remove(kind)
-        self.said.append("disabled")
+        self.events.append("disabled")
 
     def activity_flush_all(self, flag: int) -> None:
         assert flag == 1
-        self.said.append("flushed")
+        self.events.append("flushed")
         self.completed(self.records)
 
     def get_timestamp(self) -> int:
@@ -69,10 +69,10 @@ def recorded(*records: Record) -> cupti.CuptiActivities:
     activities = cupti.CuptiActivities(standin, now_ns=lambda: 500)
     with activities.recording():
         assert Kind.CONCURRENT_KERNEL in standin.enabled
-        assert "flushed" not in standin.said
+        assert "flushed" not in standin.events
     assert not standin.enabled
-    assert standin.said[0] == "thread ids 1"
-    assert standin.said[-1] == "flushed"
+    assert standin.events[0] == "thread ids 1"
+    assert standin.events[-1] == "flushed"
     return activities
 
 
@@ -107,10 +107,10 @@ def test_cupti_is_attached_when_the_recorder_is_made_since_no_graph_is_captured_
 
 
 def test_all_threads_share_one_buffer_which_cuda_13_has_to_be_told():
-    """Told before callbacks are registered, as CUPTI asks; its own default there is a buffer for each thread."""
+    """CUPTI's default in CUDA 13 is one buffer per thread; it must be changed before callbacks are registered."""
     standin = StandIn()
     cupti.CuptiActivities(standin)
-    assert standin.said[:3] == ["thread ids 1", r"attribute 9: b'\x00'", "callbacks"]
+    assert standin.events[:3] == ["thread ids 1", r"attribute 9: b'\x00'", "callbacks"]
 
 
 def test_a_kind_that_the_bindings_do_not_have_is_left_out():
@@ -129,7 +129,7 @@ def test_a_kind_that_the_bindings_do_not_have_is_left_out():
     with activities.recording():
         assert {Kind.DRIVER, Kind.CONCURRENT_KERNEL} <= set(standin.enabled)
     assert not standin.enabled
-    assert [one.name for one in (*activities.calls, *activities.activities)] == ["cuLaunchKernel", "sgemm"]
+    assert [recorded.name for recorded in (*activities.calls, *activities.activities)] == ["cuLaunchKernel", "sgemm"]
 
 
 @pytest.mark.plans
@@ -166,8 +166,8 @@ def test_a_driver_that_cupti_refuses_is_one_clear_line(monkeypatch):
 
         activity_flush_all = set_thread_id_type
 
-    said = r"CUPTI cannot record \(only CUDA 12.4 or later driver is supported\): take --tool ranges"
-    with pytest.raises(TraceError, match=said), cupti.CuptiActivities(Old()).recording():
+    message = r"CUPTI cannot record \(only CUDA 12.4 or later driver is supported\): take --tool ranges"
+    with pytest.raises(TraceError, match=message), cupti.CuptiActivities(Old()).recording():
         pass
 
 

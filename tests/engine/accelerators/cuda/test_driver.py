@@ -21,7 +21,7 @@ def libcuda(tmp_path_factory):
 
 
 @pytest.fixture
-def asked(libcuda, monkeypatch):
+def ask_driver(libcuda, monkeypatch):
     """Asks it where the environment says so of its GPUs."""
     real = ctypes.CDLL
 
@@ -40,12 +40,12 @@ def gpu(index: int = 0, capability: tuple[int, int] = (9, 0), bus: str | None = 
     return Gpu(index, "One GPU", capability, 80, 192 * 2**30, bus)
 
 
-def test_every_gpu_has_its_facts_and_its_place_on_the_bus(asked):
-    assert asked(COUNT=2) == Gpus((gpu(0), gpu(1, bus="0000:3C:00.0")), (13, 0), None)
+def test_every_gpu_has_its_facts_and_its_place_on_the_bus(ask_driver):
+    assert ask_driver(COUNT=2) == Gpus((gpu(0), gpu(1, bus="0000:3C:00.0")), (13, 0), None)
 
 
-def test_a_driver_that_does_not_tell_the_bus_tells_the_rest(asked):
-    assert asked(PCI=801).present == (gpu(bus=None),)
+def test_a_driver_that_does_not_tell_the_bus_tells_the_rest(ask_driver):
+    assert ask_driver(PCI=801).present == (gpu(bus=None),)
 
 
 @pytest.mark.parametrize(
@@ -56,8 +56,8 @@ def test_a_driver_that_does_not_tell_the_bus_tells_the_rest(asked):
         ({"INIT": 803}, "no usable NVIDIA driver (it does not start: CUDA error 803)"),
     ],
 )
-def test_why_there_is_no_gpu_is_said(asked, environment, problem):
-    assert asked(**environment) == Gpus((), (13, 0), problem)
+def test_why_there_is_no_gpu_is_said(ask_driver, environment, problem):
+    assert ask_driver(**environment) == Gpus((), (13, 0), problem)
 
 
 def test_without_the_library_there_is_no_driver(monkeypatch):
@@ -65,8 +65,8 @@ def test_without_the_library_there_is_no_driver(monkeypatch):
     assert driver.gpus.__wrapped__() == Gpus(problem="no NVIDIA driver (libcuda.so.1 was not found)")
 
 
-def test_a_record_gets_the_facts_of_the_cells_own_gpu(asked, monkeypatch):
-    asked(COUNT=2)
+def test_a_record_gets_the_facts_of_the_cells_own_gpu(ask_driver, monkeypatch):
+    ask_driver(COUNT=2)
     monkeypatch.setattr(driver, "version", lambda: "580.65.06")
     assert driver.facts(1) == GpuFacts(
         name="One GPU",
@@ -83,14 +83,14 @@ def test_a_record_gets_the_facts_of_the_cells_own_gpu(asked, monkeypatch):
 @pytest.mark.parametrize(
     ("capability", "cuda", "extra"), [(70, 13000, "volta"), (90, 12040, "cuda12"), (75, 13000, "cuda13")]
 )
-def test_the_drivers_library_alone_tells_which_packages_suit(asked, capability, cuda, extra):
-    there = asked(capability, cuda)
-    assert there == Gpus((gpu(capability=divmod(capability, 10)),), (cuda // 1000, cuda % 1000 // 10))
-    assert packages.extra_for(there).name == extra
+def test_the_drivers_library_alone_tells_which_packages_suit(ask_driver, capability, cuda, extra):
+    gpus = ask_driver(capability, cuda)
+    assert gpus == Gpus((gpu(capability=divmod(capability, 10)),), (cuda // 1000, cuda % 1000 // 10))
+    assert packages.extra_for(gpus).name == extra
 
 
 @pytest.mark.parametrize(
-    ("said", "version"),
+    ("text", "version"),
     [
         ("NVRM version: NVIDIA UNIX x86_64 Kernel Module  470.57.02  Tue Jul 13 16:14:05 UTC 2021\n", "470.57.02"),
         (
@@ -101,9 +101,9 @@ def test_the_drivers_library_alone_tells_which_packages_suit(asked, capability, 
         ("something else\n", None),
     ],
 )
-def test_the_kernel_modules_version_is_read(monkeypatch, tmp_path, said, version):
+def test_the_kernel_modules_version_is_read(monkeypatch, tmp_path, text, version):
     path = tmp_path / "version"
-    path.write_text(said)
+    path.write_text(text)
     monkeypatch.setattr(driver, "_VERSION", path)
     assert driver.version() == version
     path.unlink()

@@ -62,11 +62,11 @@ def test_each_piece_of_work_is_prepared_once(cupy):
 
 
 def test_plans_are_tuned_within_the_budget_that_the_environment_names(cupy, monkeypatch):
-    asked = []
+    sizes = []
     monkeypatch.setenv("TCBENCH_TUNING_BUDGET_S", "7.5")
-    monkeypatch.setattr(live, "Plans", lambda *_, tuning_budget_s, **settings: asked.append(tuning_budget_s))
+    monkeypatch.setattr(live, "Plans", lambda *_, tuning_budget_s, **settings: sizes.append(tuning_budget_s))
     site()
-    assert asked == [7.5]
+    assert sizes == [7.5]
 
 
 def test_a_graphs_memory_is_its_own(accelerator):
@@ -146,9 +146,9 @@ def test_the_workspace_of_a_captured_graph_outlives_a_larger_one(accelerator, mo
         accelerator.empty((10,), np.float32)
     first = accelerator._workspace_address
     accelerator._reserve(5000)
-    taken = [accelerator.empty((1000,), np.uint8).data.ptr for _ in range(8)]
+    addresses = [accelerator.empty((1000,), np.uint8).data.ptr for _ in range(8)]
     assert accelerator._workspace_address != first
-    assert first not in taken
+    assert first not in addresses
 
 
 @pytest.mark.parametrize("captured", [False, True])
@@ -157,10 +157,10 @@ def test_statistics_that_cudnn_adds_to_what_is_there_begin_at_zero(cupy, monkeyp
     compute = REFERENCE[work.name]
 
     def added(work, x, w, y, total, squares):
-        there = total.copy(), squares.copy()
+        expected = total.copy(), squares.copy()
         compute(work, x, w, y, total, squares)
-        total += there[0]
-        squares += there[1]
+        total += expected[0]
+        squares += expected[1]
 
     monkeypatch.setitem(REFERENCE, work.name, added)
     monkeypatch.setitem(cupy.properties, "major", 10)
@@ -173,9 +173,9 @@ def test_statistics_that_cudnn_adds_to_what_is_there_begin_at_zero(cupy, monkeyp
         run = accelerator.capture(lambda: accelerator.launch(work, *device)) if captured else None
         for _ in range(3):
             run() if run else accelerator.launch(work, *device)
-        found = [accelerator.download(array) for array in device[2:]]
+        results = [accelerator.download(array) for array in device[2:]]
     compute(work, *host)
-    for array, expected in zip(found, host[2:], strict=True):
+    for array, expected in zip(results, host[2:], strict=True):
         assert np.array_equal(array, expected)
 
 
@@ -242,9 +242,9 @@ def test_a_step_has_not_settled_until_its_graph_is_captured(cupy):
 
 
 def test_ceilings_are_measured_on_it_by_its_clock(accelerator):
-    found = measure_on(accelerator, accelerator.clock, size=64, n_bytes=1000, rounds=3)
-    assert found["flops_s"] == pytest.approx(dict.fromkeys(["fp32", "fp16", "tf32"], 2 * 64**3 / 1e-3))
-    assert found["bandwidth_bytes_s"] == pytest.approx(2 * 1000 / 1e-3)
+    measured = measure_on(accelerator, accelerator.clock, size=64, n_bytes=1000, rounds=3)
+    assert measured["flops_s"] == pytest.approx(dict.fromkeys(["fp32", "fp16", "tf32"], 2 * 64**3 / 1e-3))
+    assert measured["bandwidth_bytes_s"] == pytest.approx(2 * 1000 / 1e-3)
 
 
 @pytest.mark.parametrize("config", ["fp32+batched", "fp32+batched+static_graph"])

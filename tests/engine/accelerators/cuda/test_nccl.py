@@ -77,7 +77,7 @@ def test_chainermn_averages_on_our_stream_and_its_kernels_know_half(cupy, monkey
     seen = []
 
     def create(name, mpi):
-        return types.SimpleNamespace(_multi_node_mean_grad_async=lambda *of: seen.append((name, *of)))
+        return types.SimpleNamespace(_multi_node_mean_grad_async=lambda *arguments: seen.append((name, *arguments)))
 
     class RawKernel:
         def __init__(self, code, name):
@@ -109,7 +109,7 @@ def test_chainermn_averages_on_our_stream_and_its_kernels_know_half(cupy, monkey
 @pytest.mark.plans
 @pytest.mark.parametrize("name", ["_cupy_batched_pack_params", "_cupy_batched_unpack_params"])
 def test_chainermns_kernels_compile_for_every_architecture(name):
-    """With the line that we put before them, and not without."""
+    """They need the line that we put before them."""
     cupy = pytest.importorskip("cupy", reason="the CUDA extras are not installed")
     from cupy_backends.cuda.libs import nvrtc
 

@@ -54,9 +54,9 @@ def test_every_question_is_one_of_the_real_modules(gpu, pynvml, monkeypatch):
     real = pytest.importorskip("pynvml")
     assert real is not pynvml
     gpu.state(), gpu.sample(0.0), gpu.processes()
-    asked = {question for question, *_ in pynvml.asked}
-    assert len(asked) > 15
-    assert [question for question in asked if not callable(getattr(real, question, None))] == []
+    queries = {question for question, *_ in pynvml.asked}
+    assert len(queries) > 15
+    assert [question for question in queries if not callable(getattr(real, question, None))] == []
 
 
 def test_under_mig_no_energy_is_told_for_the_counter_is_the_whole_cards(gpu, pynvml):
@@ -98,9 +98,9 @@ def test_a_trial_is_sampled_from_its_start_to_its_end_and_no_longer(pynvml):
     assert 0.35 <= times_s[-1] <= took
     assert seen.state.driver == "580.65.06"
     assert (seen.timed_from_s, seen.timed_to_s) == (0.1, 0.3)
-    asked = len(pynvml.asked)
+    n_queries = len(pynvml.asked)
     time.sleep(0.25)
-    assert len(pynvml.asked) == asked
+    assert len(pynvml.asked) == n_queries
     assert "nvml" not in [thread.name for thread in threading.enumerate()]
 
 
@@ -112,10 +112,10 @@ def test_on_a_gpu_a_watch_sees_memory_taken_and_energy_spent():
     if watch is None:
         pytest.skip("NVML cannot be asked here")
     time.sleep(0.3)
-    taken = cupy.cuda.Memory(2**30)
+    memory = cupy.cuda.Memory(2**30)
     time.sleep(0.5)
     seen = watch.stop()
-    del taken
+    del memory
     used = [sample.memory_used_bytes for sample in seen.samples if sample.memory_used_bytes is not None]
     assert not used or used[-1] - used[0] >= 2**30
     assert seen.energy_j is None or seen.energy_j > 0

@@ -1,4 +1,4 @@
-"""Which CUDA packages are there and whether they fit, with a stand-in for what is installed."""
+"""Installed CUDA packages and their conflicts, with fake package metadata."""
 
 import importlib.metadata
 import tomllib
@@ -20,7 +20,7 @@ CUDA_13 = {"cupy-cuda13x": "14.2.0", "nvidia-cudnn-cu13": "9.28.0", "nvidia-cuda
 
 @pytest.fixture
 def have(monkeypatch):
-    def there(distributions: dict[str, str]) -> tuple[packages.Installed, ...]:
+    def install(distributions: dict[str, str]) -> tuple[packages.Installed, ...]:
         def version(name: str) -> str:
             if name not in distributions:
                 raise importlib.metadata.PackageNotFoundError(name)
@@ -29,19 +29,19 @@ def have(monkeypatch):
         monkeypatch.setattr(importlib.metadata, "version", version)
         return packages.installed()
 
-    return there
+    return install
 
 
 def test_packages_are_found_by_part_with_the_cuda_they_are_for(have):
-    found = have(CUDA_13)
-    assert [(one.part.name, one.cuda) for one in found] == [("CuPy", 13), ("cuDNN", 13), ("NVRTC", 13)]
+    wheels = have(CUDA_13)
+    assert [(package.part.name, package.cuda) for package in wheels] == [("CuPy", 13), ("cuDNN", 13), ("NVRTC", 13)]
     assert str(packages.cupy()) == "cupy-cuda13x 14.2.0"
     assert have({}) == ()
     assert packages.cupy() is None
 
 
 @pytest.mark.parametrize(
-    ("distributions", "gpus", "said"),
+    ("distributions", "gpus", "lines"),
     [
         (CUDA_12, Gpus((V100,), (12, 4)), ()),
         (CUDA_13, Gpus((H200,), (13, 0)), ()),
@@ -59,9 +59,9 @@ def test_packages_are_found_by_part_with_the_cuda_they_are_for(have):
         ),
     ],
 )
-def test_what_does_not_fit_is_named(have, cudnn, distributions, gpus, said):
+def test_what_does_not_fit_is_named(have, cudnn, distributions, gpus, lines):
     cudnn("9.10.2")  # which serves all of them, whatever is installed
-    assert packages.misfits(have(distributions), gpus) == said
+    assert packages.misfits(have(distributions), gpus) == lines
 
 
 @pytest.mark.parametrize(
@@ -93,10 +93,10 @@ def cudnn(monkeypatch):
 @pytest.mark.parametrize("version", ["9.11.0", "9.28.0"])
 def test_a_cudnn_without_code_for_a_gpu_is_named_with_the_one_that_has_it(cudnn, version):
     cudnn(version)
-    said = f"cuDNN {version} has no code for compute capability 7.0; 9.10.2 is the last that has: uv sync --extra volta"
-    assert packages.cudnn_misfit((7, 0)) == said
-    assert packages.misfits((), Gpus((V100,), (12, 4))) == (f"cuda:0 (Tesla V100): {said}",)
-    assert packages.Cudnn("cudnn", "").misfit((7, 0)) == said
+    line = f"cuDNN {version} has no code for compute capability 7.0; 9.10.2 is the last that has: uv sync --extra volta"
+    assert packages.cudnn_misfit((7, 0)) == line
+    assert packages.misfits((), Gpus((V100,), (12, 4))) == (f"cuda:0 (Tesla V100): {line}",)
+    assert packages.Cudnn("cudnn", "").misfit((7, 0)) == line
     assert packages.cudnn_misfit((7, 5)) is packages.cudnn_misfit((9, 0)) is None
 
 
@@ -114,18 +114,22 @@ def test_without_cudnn_nothing_is_said_of_what_it_serves(monkeypatch):
 def test_the_extras_are_those_of_the_project_and_hold_the_cudnn_that_they_promise():
     project = tomllib.loads((Path(__file__).parents[4] / "pyproject.toml").read_text("utf-8"))
     declared = project["project"]["optional-dependencies"]
-    conflicts = [{one["extra"] for one in group} for group in project["tool"]["uv"]["conflicts"]]
+    conflicts = [{member["extra"] for member in group} for group in project["tool"]["uv"]["conflicts"]]
     assert {extra.name for extra in packages.EXTRAS} in conflicts
     for extra in packages.EXTRAS:
-        (pin,) = [one for one in declared[extra.name] if one.startswith(f"nvidia-cudnn-cu{extra.cuda}")]
+        (pin,) = [
+            requirement
+            for requirement in declared[extra.name]
+            if requirement.startswith(f"nvidia-cudnn-cu{extra.cuda}")
+        ]
         assert ("==" in pin) == (extra.cudnn is not None)
         if extra.cudnn:
             assert pin.endswith("==" + ".".join(map(str, extra.cudnn)) + ".*")
         for part in packages.PARTS:
             names = [name for name, cuda in part.distributions if cuda in (None, extra.cuda)]
             begins = tuple(f"{name}{sign}" for name in names for sign in ">=")
-            assert any(one.startswith(begins) for one in declared[extra.name])
-        (cupti,) = [one for one in declared[extra.name] if one.startswith("cupti-python")]
+            assert any(requirement.startswith(begins) for requirement in declared[extra.name])
+        (cupti,) = [requirement for requirement in declared[extra.name] if requirement.startswith("cupti-python")]
         assert ("python_version < '3.13'" in cupti) == (extra.cuda == 12)
 
 
@@ -155,10 +159,10 @@ def test_a_cupti_that_is_newer_than_the_driver_is_named_with_the_command_that_in
     have, cupti, driver, newer
 ):
     have({} if cupti is None else {"nvidia-cuda-cupti": cupti})
-    found = packages.newer_cupti(Gpus((H200,), driver))
-    assert (found is not None) == newer
-    if found is not None:
-        assert found == (
+    warning = packages.newer_cupti(Gpus((H200,), driver))
+    assert (warning is not None) == newer
+    if warning is not None:
+        assert warning == (
             "nvidia-cuda-cupti 13.5.12 is newer than the driver, which runs CUDA up to 13.0: `profile` may not record "
             "with it",
             "uv sync --extra cuda13 -P 'cupti-python<13.1' -P 'nvidia-cuda-cupti<13.1'",

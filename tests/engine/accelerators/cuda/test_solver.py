@@ -36,10 +36,10 @@ def test_a_factor_is_what_the_reference_says(accelerator, dtype, layout, decay):
 
 @pytest.mark.parametrize("size", [1, 4, 33])
 def test_an_inverse_is_whole_and_reads_the_lower_triangle_alone(accelerator, size):
-    given = spd(size)
-    x, info = accelerator.upload(given), accelerator.zeros((4,), np.int32)
+    matrix = spd(size)
+    x, info = accelerator.upload(matrix), accelerator.zeros((4,), np.int32)
     accelerator.launch(CholeskyInverse(size), x, info[2:3])
-    lower = np.tril(given).astype(np.float64)
+    lower = np.tril(matrix).astype(np.float64)
     np.testing.assert_allclose(
         accelerator.download(x), np.linalg.inv(lower + np.tril(lower, -1).T), rtol=1e-4, atol=1e-5
     )

@@ -42,7 +42,9 @@ def cells(card: str) -> list[Cell]:
     """One of every config of a scenario that the card runs, but for what only feeds otherwise."""
     selection = plan.Selection(batch_sizes=(2,), image_size=32, input=SYNTHETIC)
     planned = plan.make(scenario.load(CARDS[card]), selection, kind_of("virtual:").named(card)).cells
-    runs = [tuple(rung for rung in one.cell.rungs if rung not in FEEDS) for one in planned if one.skip_reason is None]
+    runs = [
+        tuple(rung for rung in plan.cell.rungs if rung not in FEEDS) for plan in planned if plan.skip_reason is None
+    ]
     cell = planned[0].cell
     return [msgspec.structs.replace(cell, config="+".join(rungs), rungs=rungs) for rungs in dict.fromkeys(runs)]
 
@@ -85,14 +87,14 @@ def test_launches_times_and_memory_are_the_forecasts(card):
                 step(session)
             while not all(phase.settled() for phase in session.phases):
                 step(session)
-            accelerator.stream.listener = asked = Asked()
+            accelerator.stream.listener = listener = Asked()
             step(session)
         trace = forecast(card, cell)
-        done = [node for task in asked.tasks for node in (task.nodes or (task,)) if node.kind == "kernel"]
+        done = [node for task in listener.tasks for node in (task.nodes or (task,)) if node.kind == "kernel"]
         assert [task.name for task in done] == [work.name for work in trace.works], cell.config
         times_s = [task.device_ns * 1e-9 for task in done]
         assert times_s == pytest.approx([expected_s(work, gpus.load(card)) for work in trace.works], abs=1e-9)
-        assert len(asked.tasks) == sum(len(phase.events) for phase in trace.step), cell.config
+        assert len(listener.tasks) == sum(len(phase.events) for phase in trace.step), cell.config
         workspace = cell.cudnn.workspace_bytes if any(work.kind == "graph" for work in trace.works) else 0
         assert accelerator.device.peak_alive_bytes - workspace == trace.peak_bytes, cell.config
 
@@ -152,9 +154,9 @@ def test_what_the_device_needs_is_the_same_whatever_the_hosts_speed(host_speed):
     with session_of(cell) as (session, accelerator):
         for _ in range(3):
             step(session)
-        accelerator.stream.listener = asked = Asked()
+        accelerator.stream.listener = listener = Asked()
         step(session)
-    needed_s = sum(task.device_ns for task in asked.tasks) * 1e-9 / host_speed
+    needed_s = sum(task.device_ns for task in listener.tasks) * 1e-9 / host_speed
     trace = forecast("V100", cell)
     assert needed_s == pytest.approx(sum(expected_s(work, gpus.load("V100")) for work in trace.works), rel=1e-3)
 
@@ -192,7 +194,7 @@ def test_a_recording_has_the_devices_work_phase_by_phase(config):
         profiling = loop.Profiling(recorder=recorder, around=activities.recording)
         loop.profile(session, loop.Ranges([phase.name for phase in session.phases]), 2, 0, profiling)
         names = tuple(phase.name for phase in session.phases)
-    own = recording.Recording(
+    own_recording = recording.Recording(
         thread=activities.calls[0].thread,
         phases=names,
         spans=recorder.spans,
@@ -200,7 +202,7 @@ def test_a_recording_has_the_devices_work_phase_by_phase(config):
         activities=activities.activities,
     )
     title = Title(label="x", device=cell.device, device_name="V100", batch_size=2)
-    timeline = assemble(title, own, "simulated")
+    timeline = assemble(title, own_recording, "simulated")
     kernels = [span for span in timeline.spans_in("gpu") if span.kind == "kernel"]
     assert len(kernels) == 2 * len(forecast("V100", cell).works)
     assert {span.phase for span in kernels} == set(names) - {"io"}
@@ -209,5 +211,5 @@ def test_a_recording_has_the_devices_work_phase_by_phase(config):
     assert len(launches) == (2 if "cuda_graph" in config else len(kernels))
     assert all(math.isfinite(span.duration_s) and span.duration_s >= 0 for span in launches)
     # Of two speeds the same recording is twice as long.
-    slow = assemble(title, own, "simulated", host_speed=0.5)
+    slow = assemble(title, own_recording, "simulated", host_speed=0.5)
     assert slow.spans[-1].end_s == pytest.approx(2 * timeline.spans[-1].end_s)

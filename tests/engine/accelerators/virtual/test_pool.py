@@ -39,11 +39,11 @@ def test_memory_stays_while_a_view_looks_at_it():
 
 def test_the_smallest_chunk_that_is_large_enough_is_taken():
     pool = make_pool(device())
-    large, kept, small = pool.empty((8 * KIB,), "uint8"), pool.empty((512,), "uint8"), pool.empty((2 * KIB,), "uint8")
-    there = address(small)
+    large, middle, small = pool.empty((8 * KIB,), "uint8"), pool.empty((512,), "uint8"), pool.empty((2 * KIB,), "uint8")
+    small_address = address(small)
     del large, small
-    assert address(pool.empty((KIB,), "uint8")) == there
-    assert kept.size
+    assert address(pool.empty((KIB,), "uint8")) == small_address
+    assert middle.size
 
 
 @given(st.lists(st.tuples(st.booleans(), st.integers(0, 40), st.integers(1, 9_000)), max_size=120))
@@ -52,9 +52,9 @@ def test_arrays_never_overlap_and_the_pool_grows_only_where_nothing_fits(request
     memory = device()
     pool = make_pool(memory)
     alive: list[VirtualArray] = []
-    for frees, which, size in requests:
+    for frees, index, size in requests:
         if frees and alive:
-            alive.pop(which % len(alive))
+            alive.pop(index % len(alive))
             continue
         before, rounded = memory.held_bytes, -(-size // 512) * 512
         fits = any(stretch >= rounded for stretch in free_stretches(pool, alive))
@@ -66,23 +66,23 @@ def test_arrays_never_overlap_and_the_pool_grows_only_where_nothing_fits(request
 
 
 def free_stretches(pool: BestFitPool, alive: list[VirtualArray]):
-    """Between the arrays of each block."""
+    """Yield the free bytes between the arrays of each block."""
     for first in pool._blocks.values():
         begin = np.frombuffer(first.block, np.uint8).ctypes.data
         end = begin + len(first.block)
-        at = begin
+        free_from = begin
         for array in sorted((a for a in alive if begin <= address(a) < end), key=address):
-            yield address(array) - at
-            at = address(array) + -(-array.nbytes // 512) * 512
-        yield end - at
+            yield address(array) - free_from
+            free_from = address(array) + -(-array.nbytes // 512) * 512
+        yield end - free_from
 
 
 def test_what_does_not_fit_is_out_of_memory_and_says_so():
     pool = make_pool(device(64 * KIB))
-    kept = pool.empty((48 * KIB,), "uint8")
+    array = pool.empty((48 * KIB,), "uint8")
     with pytest.raises(OutOfDeviceMemory, match=r"0\.0 MiB more asked for, at most 0\.0 MiB held before"):
         pool.empty((32 * KIB,), "uint8")
-    assert kept.size
+    assert array.size
 
 
 def test_free_blocks_go_back_before_memory_runs_out():

@@ -12,7 +12,7 @@ from tcbench.engine.accelerators.cuda.cudnn import libraries
 
 
 class NotSupported(Exception):
-    """As in the compiled frontend, no RuntimeError."""
+    """Not a RuntimeError, as in the compiled frontend."""
 
 
 @dataclass
@@ -52,7 +52,7 @@ class Names:
 
 
 class FakeFrontend:
-    """Stands for the module `cudnn`. `offers` are every graph's plans; `executed` holds what ran, `made` each graph's
+    """A fake of the module `cudnn`. `offers`: the plans of every graph; `executed`: what ran; `settings`: each graph's
     settings."""
 
     Offer = Offer
@@ -64,14 +64,14 @@ class FakeFrontend:
         self.supported = self.serializable = True
         self.refuses_to_restore = None
         self.defined = self.restored = 0
-        self.built, self.executed, self.made = [], [], []
+        self.built, self.executed, self.settings = [], [], []
         frontend = self
 
         class Graph:
             """The compiled graph, as far as tcbench uses it."""
 
             def __init__(self, **settings):
-                frontend.made.append(settings)
+                frontend.settings.append(settings)
                 self.tensors = []
                 self.operations = []
                 self.selected = None
@@ -88,10 +88,10 @@ class FakeFrontend:
                 return Tensor({"value": value, "kind": kind, "kept_as": "FLOAT" if exact else "DOUBLE"})
 
             def _does(self, operation, results, settings):
-                made = [Tensor() for _ in range(results)]
-                self.operations.append((operation, settings, made))
-                self.tensors.extend(made)
-                return made if results > 1 else made[0]
+                tensors = [Tensor() for _ in range(results)]
+                self.operations.append((operation, settings, tensors))
+                self.tensors.extend(tensors)
+                return tensors if results > 1 else tensors[0]
 
             def __getattr__(self, name):
                 results = {

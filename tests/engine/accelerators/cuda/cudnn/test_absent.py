@@ -24,7 +24,7 @@ CONVS = [
 
 @pytest.fixture
 def planning(frontend, monkeypatch):
-    """In this process: plan_all with one process needs no worker."""
+    """The fake frontend; plan_all with one process uses no worker, so that the fake is seen."""
     monkeypatch.setattr(absent.graphs, "absent_target", lambda *arguments: {"absent": arguments})
     return frontend
 

@@ -33,27 +33,27 @@ def planning(frontend, monkeypatch, tmp_path):
 
 
 @pytest.fixture
-def told(monkeypatch):
-    """What runs tell of plans that were there before."""
-    told, build = [], ahead.build
-    monkeypatch.setattr(ahead, "build", lambda *arguments: told.append(build(*arguments)))
-    return told
+def build_lines(monkeypatch):
+    """The lines that `ahead.build` returns."""
+    lines, build = [], ahead.build
+    monkeypatch.setattr(ahead, "build", lambda *arguments: lines.append(build(*arguments)))
+    return lines
 
 
 def build(works=(CONV,), settings=SETTINGS):
-    said = []
-    ahead.build(3, H200, [(work, settings) for work in works], 0, lambda *progress: said.append(progress))
-    return said
+    lines = []
+    ahead.build(3, H200, [(work, settings) for work in works], 0, lambda *progress: lines.append(progress))
+    return lines
 
 
 def trial(bench, settings=SETTINGS, budget_s=60.0):
-    of = {"workspace_bytes": settings.workspace_bytes, "tuning_budget_s": budget_s}
+    settings_of_plans = {"workspace_bytes": settings.workspace_bytes, "tuning_budget_s": budget_s}
     workbench = bench(**dict(zip("abcdef", (3, 4, 1, 2, 5, 6), strict=True))) if settings.autotune else None
-    return Plans(77, H200, **of, cache=plans.plan_cache(), workbench=workbench)
+    return Plans(77, H200, **settings_of_plans, cache=plans.plan_cache(), workbench=workbench)
 
 
 def built(frontend):
-    """What was built since this was last asked."""
+    """Return the plans built since the last call."""
     tags = "".join(sorted(set(frontend.built)))
     frontend.built.clear()
     return tags
@@ -66,7 +66,7 @@ def test_what_was_compiled_is_timed_by_the_trial_which_compiles_nothing(frontend
         ("compiling cuDNN's plans, once", 0, 1),
         ("compiling cuDNN's plans, once", 1, 1),
     ]
-    assert {"absent": ("GPU 3", 90)}.items() <= frontend.made[-1].items()
+    assert {"absent": ("GPU 3", 90)}.items() <= frontend.settings[-1].items()
     assert built(frontend) == "ac"
     plan = trial(bench).prepare(CONV)
     assert built(frontend) == "b"
@@ -87,12 +87,12 @@ def carry(most, gpu=H200, works=(CONV,)):
 
 
 def test_all_that_was_compiled_elsewhere_is_timed_whatever_the_budget_and_any_card_of_the_chip_takes_it(
-    frontend, bench, told
+    frontend, bench, build_lines
 ):
     carry(math.inf, dataclasses.replace(H200, name="NVIDIA H100 80GB HBM3"))
     assert built(frontend) == "acdef"
     assert build() == []
-    assert told == ["cuDNN: 5 plans for this run's 1 pieces of work were compiled beforehand"]
+    assert build_lines == ["cuDNN: 5 plans for this run's 1 pieces of work were compiled beforehand"]
     facts = trial(bench, budget_s=1).prepare(CONV).facts
     assert ("".join(time.plan for time in facts.timed), facts.ahead, facts.left_out) == ("abcdef", 5, 0)
 
@@ -102,17 +102,19 @@ def test_more_than_the_budgets_number_is_restored_only_while_there_is_time(front
     assert trial(bench, budget_s=1e-9).prepare(CONV).facts.ahead == 2
 
 
-def test_plans_for_another_cudnn_are_not_taken_and_the_run_says_why(frontend, bench, told, monkeypatch):
+def test_plans_for_another_cudnn_are_not_taken_and_the_run_says_why(frontend, bench, build_lines, monkeypatch):
     carry(math.inf)
     monkeypatch.setattr(libraries, "version", lambda: "9.19.0")
     assert len(build()) == 2
     folder = plans.built_cache().root
-    assert told == [f"cuDNN: the plans in {folder} are not used: they were compiled for cudnn 9.28.0 (here 9.19.0)"]
+    assert build_lines == [
+        f"cuDNN: the plans in {folder} are not used: they were compiled for cudnn 9.28.0 (here 9.19.0)"
+    ]
 
 
 @pytest.mark.parametrize("part", ["folder", "files"])
 def test_plans_that_another_user_could_have_written_are_not_taken_and_the_run_says_so(
-    frontend, told, part, tmp_path, monkeypatch
+    frontend, build_lines, part, tmp_path, monkeypatch
 ):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "own"))
     carry(math.inf)
@@ -121,7 +123,7 @@ def test_plans_that_another_user_could_have_written_are_not_taken_and_the_run_sa
         path.chmod(0o777)
     build()
     owned = "they are damaged, or other users can write there"
-    assert told == [f"cuDNN: the plans in {folder} are not used: {owned} (chmod -R go-w {tmp_path})"]
+    assert build_lines == [f"cuDNN: the plans in {folder} are not used: {owned} (chmod -R go-w {tmp_path})"]
 
 
 @pytest.mark.parametrize("deaths", [1, 2])
@@ -218,7 +220,7 @@ def test_a_plan_that_asks_for_more_workspace_than_it_said_is_built_by_the_trial(
 
 
 def test_a_work_whose_plans_do_not_build_takes_none_of_the_others(frontend, bench, monkeypatch):
-    """What stops it a trial meets too, and says."""
+    """The trial meets the same error, and reports it."""
     define = ahead.graphs.define
 
     def unknown(work, target, sm):

@@ -82,7 +82,7 @@ def test_a_look_at_a_plan_takes_about_ten_milliseconds_but_three_runs_at_least(r
 
 
 def test_a_plan_far_slower_than_the_best_so_far_is_not_timed_again():
-    """Of one that takes 50 ms where the best takes 1, twenty runs would be a second, for each of hundreds of plans."""
+    """Twenty runs of a plan of 50 ms would take a second, for each of hundreds of plans."""
     ms = [[1e-3], [9e-3, autotune.HOPELESS * 1e-3], [9e-3, 1.9e-3, 0.5e-3, 0.5e-3, 0.5e-3]]
     bench = Bench(ms)
     best, timed = autotune.fastest([plan("a"), plan("slow"), plan("an outlier first")], bench)

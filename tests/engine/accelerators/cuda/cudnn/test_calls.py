@@ -46,7 +46,7 @@ class Recorder:
         self.library = calls.Library(self.raw)
 
     def take(self):
-        """What was called since last asked: [(name, {argument: value})]."""
+        """Return the calls since the last time: [(name, {argument: value})]."""
         lines = self.raw.recorded().decode().splitlines()
         self.raw.forget()
         return [
@@ -105,8 +105,8 @@ ARGUMENTS = {
 """cuDNN's arguments of each call by their names in its header, and what each is to be where that has another name."""
 
 
-def expected(name, work, at):
-    """What a call is to be told of a work whose operands are at these addresses; of one that there is not nothing."""
+def expected(name, work, addresses):
+    """Return a call's expected arguments for operands at these addresses; missing operands are null."""
     norm = work.norm
     kind = {"float16": "half", "bfloat16": "bfloat16", "float32": "float"}[norm.dtype]
     maps = f"{kind}:{norm.layout}:{norm.n}x{norm.c}x{norm.h}x{norm.w}"
@@ -126,7 +126,7 @@ def expected(name, work, at):
         "workspace": str(WORKSPACE),
         "workspace_bytes": str(WORKSPACE_BYTES + (name == f"{BACKWARD}Ex")),
         "reserveSpaceSizeInBytes": str(RESERVE_BYTES) if norm.relu else "0",
-        **at,
+        **addresses,
     }
     pairs = (argument.partition("=") for argument in ARGUMENTS[name].split())
     return {argument: values.get(meant or argument, "0") for argument, _, meant in pairs}
@@ -139,8 +139,8 @@ def both(norm, persistent=True):
 @pytest.mark.parametrize(("norm", "persistent"), PLAIN, ids=str)
 def test_of_most_settings_the_plain_calls_get_every_argument(recorder, norm, persistent):
     for work, call in zip(both(norm, persistent), (FORWARD, BACKWARD), strict=True):
-        name, arguments, at = recorder.run(work)
-        assert (name, arguments) == (call, expected(call, work, at))
+        name, arguments, addresses = recorder.run(work)
+        assert (name, arguments) == (call, expected(call, work, addresses))
 
 
 @pytest.mark.parametrize("after", ["none", "relu", "add_relu"])
@@ -148,8 +148,8 @@ def test_half_precision_nhwc_goes_through_the_extended_calls_whatever_follows(re
     norm = replace(NORM, after=after)
     recorder.raw.set_sizes(WORKSPACE_BYTES, RESERVE_BYTES if norm.relu else 0)
     for work, call in zip(both(norm), (f"{FORWARD}Ex", f"{BACKWARD}Ex"), strict=True):
-        name, arguments, at = recorder.run(work)
-        assert (name, arguments) == (call, expected(call, work, at))
+        name, arguments, addresses = recorder.run(work)
+        assert (name, arguments) == (call, expected(call, work, addresses))
 
 
 @pytest.mark.parametrize("after", ["none", "relu", "add_relu"])
@@ -175,10 +175,10 @@ def test_where_cudnn_would_keep_something_without_relu_the_plain_call_serves(rec
 
 def test_reserve_space_has_room_for_the_whole_tiles_of_few_channels(recorder):
     norm = Norm(64, 16, 56, 56, "NHWC", "float16", "relu")
-    asked = 64 * 56 * 56 * 64 // 8 + 1024
-    recorder.raw.set_sizes(0, asked)
+    needed = 64 * 56 * 56 * 64 // 8 + 1024
+    recorder.raw.set_sizes(0, needed)
     for work in both(norm):
-        assert recorder.run(work)[1]["reserveSpaceSizeInBytes"] == str(asked)
+        assert recorder.run(work)[1]["reserveSpaceSizeInBytes"] == str(needed)
 
 
 def test_more_reserve_space_than_the_operand_has_is_an_error_not_an_overrun(recorder, monkeypatch):
@@ -195,8 +195,8 @@ def test_a_reserve_space_of_many_gigabytes_is_told_in_full(recorder):
     norm = replace(NORM, n=1 << 14, c=1024, h=112, w=112, after="relu")
     assert reserve_bytes(norm) > 1 << 34
     recorder.raw.set_sizes(0, reserve_bytes(norm))
-    _, told, _ = recorder.run(BatchNormCallForward(norm, 2e-5, 0.1, True))
-    assert told["reserveSpaceSizeInBytes"] == str(reserve_bytes(norm))
+    _, arguments, _ = recorder.run(BatchNormCallForward(norm, 2e-5, 0.1, True))
+    assert arguments["reserveSpaceSizeInBytes"] == str(reserve_bytes(norm))
 
 
 @pytest.mark.parametrize(
@@ -258,9 +258,9 @@ def test_the_recording_library_has_the_orders_types_and_numbers_of_nvidias_heade
     """A parameter that stands elsewhere in cudnn_ops.h is a conflicting type, which does not compile."""
     spec = find_spec("nvidia")
     headers = [
-        found
+        folder
         for place in (spec.submodule_search_locations or () if spec else ())
-        for found in Path(place).glob("cudnn/include")
+        for folder in Path(place).glob("cudnn/include")
     ]
     if not headers:
         pytest.skip("the cuDNN wheel is not installed")

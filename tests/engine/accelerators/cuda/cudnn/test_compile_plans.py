@@ -16,7 +16,7 @@ from tcbench.run.demand import Demand
 
 SMALL = Norm(64, 16, 7, 7, "NHWC", "float16", "relu")
 NORMS = [SMALL, replace(SMALL, c=32), replace(SMALL, c=64, dtype="float32"), replace(SMALL, n=32)]
-"""Of a batch size that gets all plans (64): the costliest is float32. One of another batch size."""
+"""Three of a batch size whose plans are all compiled (64; float32 costs most), one of another batch size."""
 
 
 @pytest.fixture
@@ -101,7 +101,7 @@ def test_a_convolution_without_compiled_plans_is_not_looked_at_again(fill, front
 
 
 def test_the_key_is_the_one_that_the_h200_asked_for(frontend):
-    """By the facts in its records."""
+    """The facts in the H200's records give the same key."""
     run = Path(__file__).parents[5] / "results" / "h200" / "beyond-20261127-001002_graphs.jsonl"
     facts = json.loads(run.read_text().splitlines()[0])["environment"]["gpu"]
     major, minor = facts["compute_capability"]

@@ -20,7 +20,7 @@ def test_the_gpu_takes_them_compiles_nothing_and_computes_the_same(monkeypatch, 
     if gpu is None or gpu.sm < 80:
         pytest.skip("cuDNN's graphs fuse batch normalisation from compute capability 8.0 on")
     monkeypatch.setenv(VARIABLE, str(tmp_path))
-    said, compiled, build = [], [], plans.Search._build
+    lines, compiled, build = [], [], plans.Search._build
 
     def watched(search, place, plan):
         if plan not in search.built:
@@ -29,8 +29,8 @@ def test_the_gpu_takes_them_compiles_nothing_and_computes_the_same(monkeypatch, 
 
     monkeypatch.setattr(plans.Search, "_build", watched)
     works = [(work, CudnnSettings()) for work in WORKS]
-    KIND.build_ahead("cuda:0", lambda gpu: works, lambda *progress: said.append(progress))
-    assert said[-1][1:] == (2, 2)
+    KIND.build_ahead("cuda:0", lambda gpu: works, lambda *progress: lines.append(progress))
+    assert lines[-1][1:] == (2, 2)
     with accelerator_scope(CudnnSettings()) as accelerator:
         for work in WORKS:
             check_against_reference(accelerator, work)

@@ -149,10 +149,10 @@ def test_a_product_of_columns_multiplies_matrices_of_the_operands(kind, layout, 
     (operation, settings, [result]) = graphs.define(work, {}, 90).operations[0]
     assert (operation, settings["compute_data_type"]) == ("matmul", "FLOAT")
     a, b, c_ = (as_cudnn_reads(arrays[t.settings["uid"] - 1], t) for t in (settings["A"], settings["B"], result))
-    wanted = [array.copy() for array in arrays]
-    REFERENCE[work.name](work, *wanted)
+    expected = [array.copy() for array in arrays]
+    REFERENCE[work.name](work, *expected)
     c_[...] = a @ b
-    assert all(np.array_equal(array, right) for array, right in zip(arrays, wanted, strict=True))
+    assert all(np.array_equal(array, right) for array, right in zip(arrays, expected, strict=True))
 
 
 @pytest.mark.parametrize(

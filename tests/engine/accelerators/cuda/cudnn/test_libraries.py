@@ -11,7 +11,7 @@ import pytest
 
 from tcbench.engine.accelerators.cuda.cudnn import libraries, plans
 
-CACHED = [one for one in vars(libraries).values() if hasattr(one, "cache_clear")]
+CACHED = [function for function in vars(libraries).values() if hasattr(function, "cache_clear")]
 
 
 @pytest.fixture(autouse=True)
@@ -24,7 +24,7 @@ def asked_anew():
 
 
 class World:
-    """Which files, packages and libraries there are. `opened` holds what was loaded, in order."""
+    """The installed files, packages and libraries. `opened`: the libraries loaded so far, in order."""
 
     def __init__(self, root):
         self.root = root
@@ -83,15 +83,15 @@ def cuda12(world):
 def test_libraries_are_found_beside_a_wheel_in_another_folder_that_makes_nvidia_a_package_of_its_own(
     tmp_path, monkeypatch
 ):
-    """As nvImageCodec's does, which DALI brings: `pip install --target` puts it elsewhere than cuDNN."""
+    """The wheel of nvImageCodec, used by DALI, is such a package. `pip install --target` separates it from cuDNN."""
     for place in ("carried/nvidia/cu13/lib", "installed/nvidia/cudnn/lib"):
         (tmp_path / place).mkdir(parents=True)
     (tmp_path / "carried/nvidia/__init__.py").touch()
     monkeypatch.delitem(sys.modules, "nvidia", raising=False)
     for place in ("installed", "carried"):
         monkeypatch.syspath_prepend(tmp_path / place)
-    found = [folder.relative_to(tmp_path).parts[0] for folder in libraries.folders() if tmp_path in folder.parents]
-    assert found == ["carried", "installed"]
+    names = [folder.relative_to(tmp_path).parts[0] for folder in libraries.folders() if tmp_path in folder.parents]
+    assert names == ["carried", "installed"]
 
 
 def test_the_wheels_of_cuda_12_lie_in_a_folder_each(cuda12):
@@ -156,7 +156,7 @@ def test_of_two_runtimes_none_is_named_where_it_is_not_known_which_cudnn_was_mad
 
 
 @pytest.mark.parametrize(
-    ("missing", "named"),
+    ("missing", "subject"),
     [
         ("cudnn/lib/libcudnn.so.9", "cuDNN 9 (libcudnn.so.9)"),
         ("cuda_runtime/lib/libcudart.so.12", "the CUDA runtime (libcudart.so.12)"),
@@ -165,11 +165,11 @@ def test_of_two_runtimes_none_is_named_where_it_is_not_known_which_cudnn_was_mad
         ("cublas/lib/libcublas.so.12", "cuBLAS (libcublas.so.12)"),
     ],
 )
-def test_what_is_missing_is_named_with_the_command_that_mends_it(cuda12, missing, named):
+def test_what_is_missing_is_named_with_the_command_that_mends_it(cuda12, missing, subject):
     (cuda12.root / "nvidia" / missing).unlink()
     problem = libraries.problem()
     assert problem is not None
-    assert problem.startswith(f"{named} was not found")
+    assert problem.startswith(f"{subject} was not found")
     assert "uv sync --extra cuda12" in problem
     assert "\n" not in problem
 
@@ -184,20 +184,20 @@ def test_a_missing_driver_is_said_with_what_mends_it(cuda12):
 
 
 @pytest.mark.parametrize(
-    ("version", "module", "said"),
+    ("version", "module", "message"),
     [
         (None, None, "cuDNN's frontend (nvidia-cudnn-frontend) is not installed"),
         ("1.14.0", "too old", "cuDNN's frontend 1.14.0 lacks _execute_with_raw_ptrs, expected 1.32 or newer"),
         ("1.32.0", None, "cuDNN's frontend 1.32.0 cannot be imported"),
     ],
 )
-def test_a_frontend_that_cannot_serve_is_said(cuda12, monkeypatch, version, module, said):
+def test_a_frontend_that_cannot_serve_is_said(cuda12, monkeypatch, version, module, message):
     cuda12.packages["nvidia-cudnn-frontend"] = version
     if version is None:
         del cuda12.packages["nvidia-cudnn-frontend"]
     old = types.SimpleNamespace(pygraph=type("Graph", (), {"serialize": 0}))
     monkeypatch.setitem(sys.modules, "cudnn", old if module else None)
-    assert (libraries.problem() or "").startswith(said)
+    assert (libraries.problem() or "").startswith(message)
 
 
 def test_every_private_call_of_the_graph_is_asked_for_before_it_is_needed():

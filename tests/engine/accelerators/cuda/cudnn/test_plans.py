@@ -33,9 +33,12 @@ def test_without_autotuning_the_heuristics_first_plan_is_used_and_no_other_is_bu
     assert set(frontend.built) == {"first"}
 
 
-@pytest.mark.parametrize("known", [True, False], ids=["known before it is built", "known after"])
-def test_a_plan_over_the_workspace_limit_is_passed_over(frontend, cache, known):
-    frontend.offers = [frontend.Offer("large", 513 * MIB, workspace_known=known), frontend.Offer("fits", 512 * MIB)]
+@pytest.mark.parametrize("workspace_known", [True, False], ids=["known before it is built", "known after"])
+def test_a_plan_over_the_workspace_limit_is_passed_over(frontend, cache, workspace_known):
+    frontend.offers = [
+        frontend.Offer("large", 513 * MIB, workspace_known=workspace_known),
+        frontend.Offer("fits", 512 * MIB),
+    ]
     facts = plans(cache).prepare(CONV).facts
     assert (facts.plan, facts.place, facts.workspace_bytes) == ("fits", 1, 512 * MIB)
 
@@ -119,8 +122,8 @@ def clock(monkeypatch):
 def test_the_budget_of_tuning_is_one_for_all_works_of_a_trial(frontend, cache, bench, clock):
     prepared = plans(cache, bench(first=3, second=2, third=1), budget_s=2)
     facts = [prepared.prepare(work).facts for work in (CONV, OTHER)]
-    assert [[t.plan for t in of.timed] for of in facts] == [["first", "second"], ["first"]]
-    assert [(of.plan, of.left_out) for of in facts] == [("second", 1), ("first", 2)]
+    assert [[t.plan for t in fact.timed] for fact in facts] == [["first", "second"], ["first"]]
+    assert [(fact.plan, fact.left_out) for fact in facts] == [("second", 1), ("first", 2)]
 
 
 def test_a_larger_budget_goes_on_where_a_smaller_one_ended_and_builds_nothing_that_is_known(
@@ -135,12 +138,12 @@ def test_a_larger_budget_goes_on_where_a_smaller_one_ended_and_builds_nothing_th
     assert {t.plan: t.time_s for t in facts.timed} == times
     assert (facts.plan, facts.left_out, facts.budget_s, facts.from_cache) == ("second", 0, 9, False)
     for budget_s in (2, 99):
-        told = replace(facts, budget_s=max(9, budget_s), from_cache=True)  # 99 s would have timed no more
-        assert plans(cache, bench(), budget_s=budget_s).prepare(CONV).facts == told
+        expected = replace(facts, budget_s=max(9, budget_s), from_cache=True)  # 99 s would have timed no more
+        assert plans(cache, bench(), budget_s=budget_s).prepare(CONV).facts == expected
 
 
 def test_a_minute_more_times_two_more_of_the_plans_that_cudnn_compiles(frontend, cache, bench):
-    """What a minute left out is known to a trial of three, though nothing was cut; one of as much time keeps it."""
+    """A trial of three minutes continues from one of a minute; another of three minutes reuses its answer."""
     frontend.offers = [frontend.Offer(tag, runtime_compiled=True) for tag in "abcdefgh"]
     times = {tag: 9 - place for place, tag in enumerate("abcdefgh")}
     timed = []
@@ -151,13 +154,13 @@ def test_a_minute_more_times_two_more_of_the_plans_that_cudnn_compiles(frontend,
 
 
 def test_tuning_says_how_far_it_is_and_what_comes_from_the_cache_says_nothing(frontend, cache, bench, clock):
-    said = []
-    token = messages.SEND.set(said.append)
+    messages_sent = []
+    token = messages.SEND.set(messages_sent.append)
     for _ in range(2):
         prepared = plans(cache, bench(first=3, second=2, third=1), budget_s=9)
         [prepared.prepare(work) for work in (CONV, OTHER)]
     messages.SEND.reset(token)
-    assert said == [
+    assert messages_sent == [
         messages.Tuning(plans=1, spent_s=3.0, budget_s=9),
         messages.Tuning(plans=2, spent_s=6.0, budget_s=9),
     ]
@@ -293,10 +296,10 @@ def test_memory_for_tuning_is_given_back_before_the_plan_is_restored(frontend, c
 
 
 def test_a_plan_that_fails_to_warm_up_for_lack_of_memory_leaves_no_capture_open_and_stays_in_the_cache(frontend, cache):
-    """What the frontend says, as it leaves its capture open: `warmup` in graph_interface.h."""
+    """The frontend raises this error and leaves its capture open: `warmup` in graph_interface.h."""
     plans(cache).prepare(CONV)
-    said = "detail::cuda_malloc((void **)&tmp_pointer, 1024 * 1024) failed with out of memory"
-    frontend.refuses_to_restore = RuntimeError(said)
+    message = "detail::cuda_malloc((void **)&tmp_pointer, 1024 * 1024) failed with out of memory"
+    frontend.refuses_to_restore = RuntimeError(message)
     ended = []
     full = plans(cache, end_capture=lambda: ended.append(1))
     with pytest.raises(RuntimeError, match="out of memory"):
@@ -327,7 +330,7 @@ def test_plans_found_and_restored_leave_it_to_us_to_outlive_the_graphs_that_capt
     for _ in range(2):
         plans(cache).prepare(CONV)
     assert frontend.restored == 2
-    assert [settings["cuda_graph_retention"] for settings in frontend.made] == ["NONE"] * 3
+    assert [settings["cuda_graph_retention"] for settings in frontend.settings] == ["NONE"] * 3
 
 
 # -- calling ---------------------------------------------------------------------------------------------------------

@@ -83,7 +83,7 @@ def test_statistics_of_a_bfloat16_convolution_have_no_plan(gpu):
 
 @pytest.mark.parametrize("kernel", ["bn_fw_tr_1C11_kernel_NCHW", "bn_bw_1C11_kernel_new"])
 def test_the_older_calls_have_kernels_for_bfloat16(kernel):
-    """What they take is said nowhere in the header; no call of theirs can be tried without a GPU."""
+    """The header does not list the types that the calls support, and the calls need a GPU."""
     [library] = [path for folder in libraries.folders() for path in folder.glob("libcudnn_ops.so.9")][:1]
     assert f"{len(kernel)}{kernel}I13__nv_bfloat16f".encode() in library.read_bytes()
 
@@ -102,7 +102,7 @@ def products(layout, dtype, math="strict"):
 @pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
 @pytest.mark.parametrize("gpu", ["A100", "H200", "B200"])
 def test_a_product_of_columns_has_a_plan_that_copies_none_of_them(gpu, layout, dtype, math):
-    """At batch size 256 they are a gigabyte; what is added up in parts is small."""
+    """The columns take a gigabyte at batch size 256; partial sums are small."""
     for work in products(layout, dtype, math):
         search = Search(work, target(gpu), gpus.load(gpu).sm, LIMIT)
         chosen = search.first()
@@ -139,8 +139,8 @@ def test_before_compute_capability_8_convolutions_have_plans_and_normalisations_
 @pytest.mark.parametrize("gpu", ["A100", "L40S", "H200", "B200"])
 def test_statistics_without_a_workspace_for_partial_sums_are_those_that_are_zeroed_first(gpu):
     work, sm = w.ConvFpropStats(BOTTLENECK), gpus.load(gpu).sm
-    found = Search(work, target(gpu), sm, LIMIT)
-    assert {plan.workspace_bytes == 0 for plan in found.candidates()} == {bool(graphs.accumulated_operands(work, sm))}
+    search = Search(work, target(gpu), sm, LIMIT)
+    assert {plan.workspace_bytes == 0 for plan in search.candidates()} == {bool(graphs.accumulated_operands(work, sm))}
 
 
 @pytest.mark.parametrize("kind", CONVS)
@@ -191,7 +191,9 @@ def test_a_plan_that_is_serialized_and_restored_takes_our_operands_in_our_order(
     graph = plans.restore(search.serialize(), target())
     plans._check_order(work, graph)
     assert graph.get_workspace_size() == chosen.workspace_bytes
-    assert {str(made.get_cuda_graph_retention()) for made in (search.graph, graph)} == {"cuda_graph_retention.NONE"}
+    assert {str(created.get_cuda_graph_retention()) for created in (search.graph, graph)} == {
+        "cuda_graph_retention.NONE"
+    }
 
 
 @pytest.mark.parametrize("work", [w.ConvFprop(BOTTLENECK), *norms(NORM)], ids=lambda work: work.name)
@@ -215,7 +217,7 @@ def test_a_restored_plan_takes_bare_addresses_their_number_a_workspace_and_a_han
 
 
 def test_what_is_built_ahead_is_what_tuning_would_build_and_takes_our_operands(monkeypatch, tmp_path):
-    """As for a GPU that is here, whose properties are a file's."""
+    """The properties of the present GPU are read from a file."""
     monkeypatch.setenv(VARIABLE, str(tmp_path))
     monkeypatch.setattr(ahead, "_properties", lambda index: gpus.load("H200").json)
     gpu, settings = gpus.load("H200").properties(), CudnnSettings()
@@ -240,10 +242,10 @@ def test_constants_go_to_cudnn_as_four_bytes_of_single_precision():
     """The frontend hands cuDNN the address of what it keeps, a float or a double, and cuDNN reads the tensor's type."""
     search = Search(w.BatchNormForward(replace(NORM, after="add_relu"), 2e-5, 0.1), target(), 90, LIMIT)
     search.select(search.first())
-    kept = re.search(rb"pass_by_values\{(.*?)\}\}", search.serialize(), re.DOTALL)
-    assert kept is not None
+    constants = re.search(rb"pass_by_values\{(.*?)\}\}", search.serialize(), re.DOTALL)
+    assert constants is not None
     # In UBJSON, index 3 of the frontend's types is float, which it writes as hexadecimal digits.
-    assert re.findall(rb"i\x05index(i.)i\x05value(.{11})", kept[1], re.DOTALL) == [
+    assert re.findall(rb"i\x05index(i.)i\x05value(.{11})", constants[1], re.DOTALL) == [
         (b"i\x03", b"Si\x08" + np.float32(value).byteswap().tobytes().hex().upper().encode())
         for value in (0.1, 2e-5, 0.0)
     ]
@@ -277,6 +279,6 @@ def test_workers_answer_as_this_process_does_and_the_cache_says_the_same(tmp_pat
     warm = absent.plan_all(works, gpu, LIMIT, cache=Cache(tmp_path))
     assert warm == cold
     assert all(answer.from_cache for answer in warm.values() if isinstance(answer, PlanFacts))
-    here = plan(works[0])
-    assert (cold[works[0].key].plan, cold[works[0].key].workspace_bytes) == (here.plan, here.workspace_bytes)
+    facts = plan(works[0])
+    assert (cold[works[0].key].plan, cold[works[0].key].workspace_bytes) == (facts.plan, facts.workspace_bytes)
     assert [isinstance(cold[work.key], PlanFacts) for work in works] == [True, True, True, False]

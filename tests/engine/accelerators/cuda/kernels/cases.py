@@ -1,4 +1,4 @@
-"""What every kernel is tried on: work, random input, where its arrays stand, and what the reference makes of it.
+"""Test cases for every kernel: work, random input, alignment of its arrays, and the reference's results.
 
 The same cases run on the CPU (test_kernels.py) and on a GPU (test_gpu_kernels.py).
 """
@@ -67,7 +67,7 @@ LAYOUTS: tuple[w.Layout, ...] = ("NCHW", "NHWC")
 
 
 def all_cases() -> list[Case]:
-    layers = [*elementwise(), *batch_norm(), *lowering(), *pooling(), *biases(), *others(), *loss()]
+    layers = [*elementwise(), *batch_norm(), *lowering(), *pooling(), *biases(), *remaining_layers(), *loss()]
     return [*layers, *update(), *curvature()]
 
 
@@ -166,7 +166,7 @@ def biases() -> Iterator[Case]:
         yield Case(w.BiasGradient(4, 8, dtype, pixels=7, slices=4), grid=3)
 
 
-def others() -> Iterator[Case]:
+def remaining_layers() -> Iterator[Case]:
     """Concatenation, normalisation across channels, dropout, averages over windows."""
     for dtype in DTYPES:
         for kind in (w.PutColumns, w.TakeColumns):
@@ -228,10 +228,10 @@ def update() -> Iterator[Case]:
     # Gradients that come from the all-reduce's buffer, in one dtype whatever the parameters have.
     for parameters, reduced in itertools.product((PARAMETERS, BFLOAT16_PARAMETERS), ("float32", "half")):
         reduced = parameters.half if reduced == "half" else reduced
-        of = dataclasses.replace(parameters, gradients=reduced)
-        yield Case(w.BatchedUpdate(of, 0.1, 0.9, 1e-4, False), special=True, label=f"of-{reduced}")
-        yield Case(w.BatchedUpdate(of, 0.1, 0.9, 1e-4, False), odd=True, label=f"of-{reduced}")
-        yield Case(w.CheckFinite(of), special=True, label=f"of-{reduced}")
+        reduced_parameters = dataclasses.replace(parameters, gradients=reduced)
+        yield Case(w.BatchedUpdate(reduced_parameters, 0.1, 0.9, 1e-4, False), special=True, label=f"of-{reduced}")
+        yield Case(w.BatchedUpdate(reduced_parameters, 0.1, 0.9, 1e-4, False), odd=True, label=f"of-{reduced}")
+        yield Case(w.CheckFinite(reduced_parameters), special=True, label=f"of-{reduced}")
         for special, odd in ((False, False), (True, True)):
             yield Case(w.PackGradients(parameters, reduced, 1 / 3), special=special, odd=odd)
     yield Case(w.PackGradients(w.Parameters((100, 64), (False, False)), "float16", 0.5))
@@ -343,15 +343,15 @@ class Guarded:
         return int(self.array.ctypes.data)
 
     def contents(self) -> Array:
-        """What is there now; fails if anything around it was written."""
+        """Return the present contents; fail if anything around them was written."""
         assert (self._memory[self._around] == GUARD).all(), "written out of bounds"
         return self.array
 
 
-def run(case: Case, given: Arrays, place: Callable[[Array, bool], Any], launch: Callable[..., None]) -> Arrays:
-    """What all arrays hold after `launch(*placed operands)`."""
-    placed = {name: place(array, case.odd) for name, array in given.items() if name != "table"}
-    if "table" in given:
+def run(case: Case, arrays: Arrays, place: Callable[[Array, bool], Any], launch: Callable[..., None]) -> Arrays:
+    """Return the contents of all arrays after `launch(*placed operands)`."""
+    placed = {name: place(array, case.odd) for name, array in arrays.items() if name != "table"}
+    if "table" in arrays:
         halves = enumerate(case.work.parameters.halves)  # type: ignore[attr-defined]
         rows = [
             (placed[f"gradient{index}"].address, placed[f"half{index}"].address if half else 0)
@@ -362,37 +362,37 @@ def run(case: Case, given: Arrays, place: Callable[[Array, bool], Any], launch: 
     return {name: memory.contents() for name, memory in placed.items() if name != "table"}
 
 
-def _on_host(launch: Callable[..., Any], case: Case, given: Arrays) -> Arrays:
-    return run(case, given, Guarded, lambda *placed: launch(case.work, *(memory.array for memory in placed)))
+def _on_host(launch: Callable[..., Any], case: Case, arrays: Arrays) -> Arrays:
+    return run(case, arrays, Guarded, lambda *placed: launch(case.work, *(memory.array for memory in placed)))
 
 
-def expected(case: Case, given: Arrays) -> Arrays:
-    return _on_host(REFERENCE[case.work.name], case, given)
+def expected(case: Case, arrays: Arrays) -> Arrays:
+    return _on_host(REFERENCE[case.work.name], case, arrays)
 
 
-def run_on(accelerator: Any, case: Case, given: Arrays) -> Arrays:
+def run_on(accelerator: Any, case: Case, arrays: Arrays) -> Arrays:
     """The case on an accelerator whose arrays are NumPy's."""
-    return _on_host(accelerator.launch, case, given)
+    return _on_host(accelerator.launch, case, arrays)
 
 
 def check_on(accelerator: Any, case: Case) -> None:
-    given = inputs(case)
-    check(case, given, run_on(accelerator, case, given))
+    arrays = inputs(case)
+    check(case, arrays, run_on(accelerator, case, arrays))
 
 
-def check(case: Case, given: Arrays, found: Arrays) -> None:
+def check(case: Case, arrays: Arrays, results: Arrays) -> None:
     """Every array holds what the reference says; those that are only read still hold what they held."""
-    wanted = expected(case, given)
+    reference = expected(case, arrays)
     written = {operand.name for operand in case.work.operands if operand.role != "in"}
-    assert found.keys() == wanted.keys()
-    for name, array in found.items():
+    assert results.keys() == reference.keys()
+    for name, array in results.items():
         if not (name in written or name.startswith("half")):
-            np.testing.assert_array_equal(array.view("uint8"), given[name].view("uint8"), f"{name} was written")
+            np.testing.assert_array_equal(array.view("uint8"), arrays[name].view("uint8"), f"{name} was written")
         elif case.work.name in EXACT or array.dtype in ("uint8", "int64") or name == "state":
             # In float64 every NaN of bfloat16 is known for one.
-            np.testing.assert_array_equal(array.astype("float64"), wanted[name].astype("float64"), name)
+            np.testing.assert_array_equal(array.astype("float64"), reference[name].astype("float64"), name)
         else:
             rtol, atol = {"float16": (2e-3, 2e-7), "bfloat16": (1.6e-2, 2e-6)}.get(array.dtype.name, (1e-5, 2e-6))
             np.testing.assert_allclose(
-                array.astype("float64"), wanted[name].astype("float64"), rtol, atol, equal_nan=True, err_msg=name
+                array.astype("float64"), reference[name].astype("float64"), rtol, atol, equal_nan=True, err_msg=name
             )

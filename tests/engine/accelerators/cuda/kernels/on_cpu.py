@@ -78,9 +78,9 @@ class CpuKernels:
         function = self.library[f"{prefix}_{launch.function}_on_cpu"]
         barriers = launch.function in WITH_BARRIERS and "NHWC=1" not in launch.defines
 
-        def launch_kernel(_function, gx, gy, gz, bx, by, bz, shared_bytes, stream, parameters, extra):
+        def launch_kernel(_function, gx, gy, gz, bx, block_y, bz, shared_bytes, stream, parameters, extra):
             assert (shared_bytes, stream, extra) == (0, 7, 0)
             three = ctypes.c_uint * 3
-            function(three(gx, gy, gz), three(bx, by, bz), ctypes.c_bool(barriers), ctypes.c_void_p(parameters))
+            function(three(gx, gy, gz), three(bx, block_y, bz), ctypes.c_bool(barriers), ctypes.c_void_p(parameters))
 
         bind(work, launch, 0, launch_kernel, lambda: 7)(*addresses)

@@ -49,7 +49,7 @@ def test_every_kernel_compiles_for_every_architecture(nvrtc, sm, record_property
 
 @pytest.mark.plans
 def test_float16_moves_by_16_bytes(nvrtc):
-    """In PTX, a vector of 8 float16 is read and written by one access of four words."""
+    """PTX reads and writes a vector of 8 float16 by one access of four words."""
     name, header = "elementwise.cu", (FOLDER / "common.cuh").read_bytes()
     program = nvrtc.createProgram((FOLDER / name).read_text(), name, (header,), (b"common.cuh",))
     nvrtc.compileProgram(program, ("--gpu-architecture=compute_80", "-DDTYPE=half", "-DCHUNK=16384", "--std=c++17"))
@@ -105,12 +105,12 @@ def test_a_prepared_launch_hands_the_driver_one_parameter_block(monkeypatch, tmp
 
 @pytest.fixture
 def compiled(monkeypatch, tmp_path):
-    """What was compiled, by an NVRTC 12.9 that makes the same of everything."""
+    """The compilations by a fake NVRTC 12.9, whose output is always the same."""
     monkeypatch.setenv("TCBENCH_CACHE", str(tmp_path))
     monkeypatch.setattr(compiling, "_nvrtc_version", lambda: "12.9")
-    made = []
-    monkeypatch.setattr(compiling, "compile_uncached", lambda *module: made.append(module) or b"\x7fELF")
-    return made
+    compilations = []
+    monkeypatch.setattr(compiling, "compile_uncached", lambda *module: compilations.append(module) or b"\x7fELF")
+    return compilations
 
 
 def test_what_was_compiled_is_kept(compiled, monkeypatch, tmp_path):

@@ -42,7 +42,7 @@ def kernels() -> Kernels:
 def test_kernel_equals_reference_on_a_gpu(case: Case, kernels: Kernels) -> None:
     import cupy
 
-    given = inputs(case)
+    arrays = inputs(case)
     with cupy.cuda.Stream(non_blocking=True) as stream:
 
         def launch(*placed: Any) -> None:
@@ -50,4 +50,4 @@ def test_kernel_equals_reference_on_a_gpu(case: Case, kernels: Kernels) -> None:
             kernels.prepare(case.work, case.launch)(*(memory.address for memory in placed))
             stream.synchronize()
 
-        check(case, given, run(case, given, OnGpu, launch))
+        check(case, arrays, run(case, arrays, OnGpu, launch))

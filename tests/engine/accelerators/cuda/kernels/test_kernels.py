@@ -24,15 +24,15 @@ def kernels(tmp_path_factory: Any) -> CpuKernels:
 
 @pytest.mark.parametrize("case", CASES, ids=[case.id for case in CASES])
 def test_kernel_equals_reference(case: Case, kernels: CpuKernels) -> None:
-    given = cases.inputs(case)
-    cases.check(case, given, run_on_cpu(case, given, kernels))
+    arrays = cases.inputs(case)
+    cases.check(case, arrays, run_on_cpu(case, arrays, kernels))
 
 
-def run_on_cpu(case: Case, given: cases.Arrays, kernels: CpuKernels) -> cases.Arrays:
+def run_on_cpu(case: Case, arrays: cases.Arrays, kernels: CpuKernels) -> cases.Arrays:
     def launch(*placed: cases.Guarded) -> None:
         kernels.launch(case.work, case.launch, *(memory.address for memory in placed))
 
-    return cases.run(case, given, cases.Guarded, launch)
+    return cases.run(case, arrays, cases.Guarded, launch)
 
 
 @pytest.mark.parametrize("half", [None, *w.HALVES])
@@ -42,15 +42,15 @@ def test_all_parameters_at_once_are_updated_as_one_at_a_time_bit_for_bit(
     size = w.CHUNK + 99
     parameters = w.Parameters((size,), (half is not None,), half or "float16")
     case = Case(w.BatchedUpdate(parameters, 0.1, 0.9, 1e-4, dynamic=False), state=(1, 0, 0, 0))
-    given = cases.inputs(case)
-    at_once = run_on_cpu(case, given, kernels)
+    values = cases.inputs(case)
+    at_once = run_on_cpu(case, values, kernels)
 
     def step(work: w.Work, *arrays: cases.Array) -> None:
         kernels.launch(work, launch_of(work), *(int(array.ctypes.data) for array in arrays))
 
-    gradient, single = given["gradient0"].copy(), np.empty(size, "float32")
-    master, velocity, weights = given["master"].copy(), given["velocity"].copy(), np.empty(size, parameters.half)
-    step(w.Unscale(size, half or "float32"), gradient, gradient, given["state"].copy())
+    gradient, single = values["gradient0"].copy(), np.empty(size, "float32")
+    master, velocity, weights = values["master"].copy(), values["velocity"].copy(), np.empty(size, parameters.half)
+    step(w.Unscale(size, half or "float32"), gradient, gradient, values["state"].copy())
     if half:
         step(w.ToSingle(size, half), gradient, single)
     else:
@@ -70,6 +70,6 @@ def test_every_kernel_is_tried() -> None:
 
 
 def _kinds(kind: type[w.Work]) -> list[type[w.Work]]:
-    ours = [subclass for subclass in kind.__subclasses__() if subclass.__module__.startswith(w.__name__)]
-    inner = [leaf for subclass in ours for leaf in _kinds(subclass)]
+    works = [subclass for subclass in kind.__subclasses__() if subclass.__module__.startswith(w.__name__)]
+    inner = [leaf for subclass in works for leaf in _kinds(subclass)]
     return [*([kind] if "roles" in vars(kind) else []), *inner]

@@ -29,25 +29,25 @@ def parameters_of(source, function, defines):
     text = (FOLDER / source).read_text()
     residual = r"\1" if "ADD=1" in defines else ""
     text = re.sub(r"#if ADD\n(.*?)#endif", residual, text, flags=re.DOTALL)
-    found = re.search(rf'"C" __global__ void {function}\((.*?)\) {{', text, re.DOTALL)
-    assert found, function
-    return [" ".join(parameter.split()[:-1]) for parameter in found[1].split(",")]
+    signature = re.search(rf'"C" __global__ void {function}\((.*?)\) {{', text, re.DOTALL)
+    assert signature, function
+    return [" ".join(parameter.split()[:-1]) for parameter in signature[1].split(",")]
 
 
 def test_a_kernel_takes_the_operands_and_then_the_scalars():
     for work in WORK.values():
         launch = launch_of(work)
-        wanted = []
+        expected = []
         dtype = next((define for define in launch.defines if define.startswith("DTYPE=")), "").partition("=")[2]
         for operand in work.operands:
             c_type = C_TYPES[operand.dtype]
-            wanted.append((("const " if operand.role == "in" else "") + c_type + "*", c_type))
-        found = parameters_of(launch.source, launch.function, launch.defines)
-        for parameter, (pointer, c_type) in zip(found, wanted, strict=False):
+            expected.append((("const " if operand.role == "in" else "") + c_type + "*", c_type))
+        parameters = parameters_of(launch.source, launch.function, launch.defines)
+        for parameter, (pointer, c_type) in zip(parameters, expected, strict=False):
             of_any_type = {pointer.replace(c_type, "T"): dtype, pointer.replace(c_type, "Place"): "unsigned char"}
             assert parameter == pointer or of_any_type.get(parameter) == c_type, work
         scalars = ["long long" if isinstance(scalar, int) else "float" for scalar in work.scalars]
-        assert found[len(wanted) :] == scalars, work
+        assert parameters[len(expected) :] == scalars, work
 
 
 def test_grids_and_blocks_are_within_cudas_limits():
