@@ -1,4 +1,7 @@
-"""The command line: parse, call, print, exit code. Everything heavy is imported inside the command that needs it."""
+"""The command line: parse, call the command, turn errors into one line and an exit code.
+
+Slow imports are inside the commands that need them.
+"""
 
 import gc
 import importlib
@@ -24,18 +27,18 @@ for _module in itertools.chain.from_iterable(GROUPS.values()):
 
 
 def main() -> NoReturn:
-    """The entry point: every error the user can mend is one line on standard error and an exit code."""
+    """Run the command line. An error that the user can fix is one line on standard error and an exit code."""
     variables.prepare()
     debug = "--debug" in sys.argv[1:] or bool(os.environ.get("TCBENCH_DEBUG"))
     sys.argv[1:] = [word for word in sys.argv[1:] if word != "--debug"]
-    # When it is imported it tells of a cache that it cannot write, in two lines: no chart depends on that.
+    # Matplotlib warns if it cannot write its cache, which does not matter for charts.
     logging.getLogger("matplotlib").setLevel(logging.ERROR)
-    # Results are many small objects and hardly any garbage.
+    # Results are many small objects and hardly any garbage, so collect rarely.
     gc.set_threshold(100_000, 50, 100)
-    # A job scheduler's polite end and a terminal that goes away are treated like Ctrl-C: the running worker ends, what
-    # is done is kept.
+    # Treat SIGTERM (a job scheduler) and SIGHUP (a closed terminal) like Ctrl-C: end the worker, keep what is done.
+    # Signals that nohup ignores stay ignored.
     ending = [n for n in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP) if signal.getsignal(n) != signal.SIG_IGN]
-    for number in ending:  # without those that nohup has ignored
+    for number in ending:
         signal.signal(number, signal.default_int_handler)
     try:
         streams.guard()
@@ -43,14 +46,14 @@ def main() -> NoReturn:
             app()
         finally:
             sys.stdout.flush()
-            for number in ending:  # nothing is left to be ended in order
+            for number in ending:  # nothing is left to clean up
                 signal.signal(number, signal.SIG_DFL)
-            # An interrupt in any exec() of a text, as dataclasses do it, makes CPython end by SIGINT, though it was
-            # caught: Py_RunMain looks at a flag that only the next such call takes back.
+            # After an interrupt inside exec() of a string, as in dataclasses, CPython ends by SIGINT even if the
+            # interrupt was caught, because Py_RunMain checks a flag. Another exec() resets it.
             exec("")
-    except SystemExit as ended:
-        # Typer makes this of an interrupt that no command has caught, without a word.
-        if isinstance(getattr(ended.__context__, "__cause__", None), KeyboardInterrupt):
+    except SystemExit as end:
+        # Typer turns an interrupt that no command caught into a silent SystemExit.
+        if isinstance(getattr(end.__context__, "__cause__", None), KeyboardInterrupt):
             typer.echo("\ninterrupted", err=True)
         raise
     except TcbenchError as error:
@@ -58,7 +61,7 @@ def main() -> NoReturn:
             traceback.print_exc()
         from tcbench.core.text import plain
 
-        # It may name what anyone wrote into a record; only a list of differences has several lines.
+        # Escape control characters, which may come from a record. Only lists of differences have several lines.
         lines = str(error).split("\n") if isinstance(error, NotComparableError) else [str(error)]
         text = "\n".join(map(plain, lines))
         typer.echo(f"tcbench: error: {text}", err=True)
@@ -69,7 +72,7 @@ def main() -> NoReturn:
     except Exception as error:
         if debug:
             traceback.print_exc()
-        if isinstance(error, OSError) and error.filename is not None:  # such as a name that no file system takes
+        if isinstance(error, OSError) and error.filename is not None:  # such as a file name that is too long
             typer.echo(f"tcbench: error: {error.filename}: {error.strerror}", err=True)
             sys.exit(TcbenchError.exit_code)
         message = " ".join(str(error).split())

@@ -87,7 +87,7 @@ def _draw(records: Sequence[Record], *, kind: str | None, slide: int | None, by:
     from tcbench.analysis.summary import base_config, summarise
     from tcbench.commands.plot.ladder_chart import ladder_chart
     from tcbench.commands.run.chart import machines_chart, slide_chart, throughput_chart
-    from tcbench.commands.run.networks_chart import networks, networks_chart
+    from tcbench.commands.run.networks_chart import network_results, networks_chart
     from tcbench.commands.run.scaling import curves
     from tcbench.commands.run.scaling_chart import scaling_chart
 
@@ -104,7 +104,7 @@ def _draw(records: Sequence[Record], *, kind: str | None, slide: int | None, by:
     if kind == "ladder":
         return ladder_chart(summaries)
     of_one_scenario = len({summary.cell.scenario for summary in summaries}) == 1
-    if kind == "networks" or (kind is None and of_one_scenario and networks(summaries)):
+    if kind == "networks" or (kind is None and of_one_scenario and network_results(summaries)):
         return networks_chart(summaries)
     if kind == "scaling":
         return scaling_chart(curves(records))

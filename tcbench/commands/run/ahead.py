@@ -1,4 +1,4 @@
-"""What a run's trials would build one after another, built by all cores before the first."""
+"""Compilation before a run: all cores build what its trials would otherwise build one after another."""
 
 import logging
 from collections.abc import Iterable
@@ -13,25 +13,28 @@ from tcbench.hardware.gpus import GpuProperties
 _LOG = logging.getLogger(__name__)
 
 _MOST_PROCESSES = 8
-"""Each that traces a step has the framework loaded."""
+"""The greatest number of processes that trace steps. Each loads the framework, which takes memory."""
 
 
 def build(cells: Iterable[Cell], device: str, progress: Progress) -> str:
-    """Build for a device what these cells' trials need, as far as it can be built: a trial builds what it lacks, or
-    says why not. Return a sentence about what was built before this run; empty if there is nothing to say."""
-    ours = [cell for cell in dict.fromkeys(cells) if cell.backend == DEFAULT and cell.ranks == 1]
+    """Build what the trials of these cells need on a device, such as compiled kernels.
+
+    Failures are ignored here: a trial builds what is missing, or reports why it cannot.
+    Return a sentence about what was built, or an empty text.
+    """
+    single_rank_cells = [cell for cell in dict.fromkeys(cells) if cell.backend == DEFAULT and cell.ranks == 1]
 
     def works(properties: GpuProperties) -> Iterable[tuple[Work, CudnnSettings]]:
-        from tcbench.run import demand  # with what traces, which few kinds of device ask for
+        from tcbench.run import demand  # slow to import, and few kinds of device need it
 
         processes = min(_MOST_PROCESSES, machine.usable_cpus())
-        demands = demand.trace_all(ours, properties, fresh=False, processes=processes, progress=progress)
+        demands = demand.trace_all(single_rank_cells, properties, fresh=False, processes=processes, progress=progress)
         for cell, traced in demands.items():
             if isinstance(traced, demand.Demand):
                 yield from ((work, cell.cudnn) for work, _ in traced.works)
 
     try:
-        if ours:
+        if single_rank_cells:
             return kind_of(device).build_ahead(device, works, progress)
     except Exception as error:
         _LOG.info("plans are left to the trials: %s", error)

@@ -1,5 +1,4 @@
-"""Throughput in bars: the talk's chart of all cells by batch size, with the section of the page and its table; machines
-beside each other; and the comparisons of the talk, slide by slide."""
+"""Bar charts of throughput: all cells by batch size, machines side by side, and the slides of the talk."""
 
 import functools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -27,17 +26,19 @@ from tcbench.show.verdicts import STATUS_BADGES
 
 
 def throughput_chart(summaries: Sequence[CellSummary], *, title: str = "", subtitle: str = "") -> Figure:
-    """A panel per setting: images/s by batch size, a colour per config. Without a title it has that of whole runs.
-    Raises SelectionError for nothing to draw."""
+    """Draw images/s by batch size, with a panel per setting and a colour per config.
+
+    Without a title, the title is that of a whole run. Raises SelectionError if there is nothing to draw.
+    """
     configs = list(dict.fromkeys(summary.cell.config for summary in summaries))
     settings = by_setting(summaries)
     provenance = provenance_of(settings)
 
-    def groups(here: Sequence[CellSummary]) -> Iterator[BarGroup]:
-        for n in batch_sizes_of(here):
-            yield str(n), [Bar(config, cell_at(here, config, n)) for config in configs]
+    def groups(cells: Sequence[CellSummary]) -> Iterator[BarGroup]:
+        for n in batch_sizes_of(cells):
+            yield str(n), [Bar(config, cell_at(cells, config, n)) for config in configs]
 
-    panels = [(provenance.names[setting], [*groups(here)]) for setting, here in settings.items()]
+    panels = [(provenance.names[setting], [*groups(cells)]) for setting, cells in settings.items()]
     if not title:
         scenarios = dict.fromkeys(summary.cell.scenario for summary in summaries)
         title, subtitle = "Training throughput", f"Scenario {', '.join(scenarios)}"
@@ -45,11 +46,11 @@ def throughput_chart(summaries: Sequence[CellSummary], *, title: str = "", subti
 
 
 Speedups = Mapping[CellKey, Interval | None]
-"""Each cell's images/s over the base's."""
+"""The speed-up of each cell over the base at the same batch size."""
 
 
 def throughput_section(settings: Settings, over_base: Speedups, swatches: Swatches) -> Section:
-    """Setting by setting."""
+    """Return the page's section on throughput, with a chart and a table for each setting."""
 
     def figure(part: SettingCells) -> AnyBlock:
         per_second = f"{part.setting.cell.unit.capitalize()} per second"
@@ -60,11 +61,11 @@ def throughput_section(settings: Settings, over_base: Speedups, swatches: Swatch
             notes.append(
                 f"Bold in the table: the fastest at its batch size. Factors are over {base} at the same batch size."
             )
-        best_of = {id(best(group)) for group in groups if len(group) > 1}
+        winner_ids = {id(best(group)) for group in groups if len(group) > 1}
         heads = (
             Column[Row]("batch", lambda row: row.summary.cell.batch_size, COUNT),
             Column[Row](
-                "config", lambda row: swatches.config(row.summary.cell.config, strong=id(row.summary) in best_of)
+                "config", lambda row: swatches.config(row.summary.cell.config, strong=id(row.summary) in winner_ids)
             ),
             Column[Row]("status", lambda row: STATUS_BADGES[row.summary.status]),
         )
@@ -80,9 +81,11 @@ BEST = "best"
 
 
 def machines_chart(summaries: Sequence[CellSummary], configs: Sequence[str] = (BASE, BEST)) -> Figure:
-    """A panel per config with a group per batch size, in which each machine (or other setting) has a bar of its own
-    colour. "best" is the fastest config of each machine at each batch size, whatever its dtype. Raises SelectionError
-    when there is nothing to draw or there are more settings than colours."""
+    """Draw machines (or other settings) side by side: a panel per config, a group per batch size, a colour per machine.
+
+    The config "best" stands for each machine's fastest config at each batch size. Raises SelectionError if there is
+    nothing to draw, or if there are more settings than colours.
+    """
     settings = by_setting(summaries)
     if len(settings) > len(SERIES):
         raise SelectionError(
@@ -92,33 +95,32 @@ def machines_chart(summaries: Sequence[CellSummary], configs: Sequence[str] = (B
     provenance = provenance_of(settings)
     fills = dict(zip(settings, SERIES, strict=False))
     device = next((s.environment.device_name for s in summaries if s.environment), "unknown machine")
-    names = {setting: name or device for setting, name in provenance.names.items()}  # an only setting has no name
+    names = {setting: name or device for setting, name in provenance.names.items()}  # a single setting has no name
     winners: dict[Setting, dict[str, list[int]]] = {}
 
     def bar(setting: Setting, config: str, batch_size: int) -> Bar:
-        here = settings[setting]
         if config != BEST:
-            return Bar(config, cell_at(here, config, batch_size), fill=fills[setting])
-        there = [s for s in here if s.cell.batch_size == batch_size]
-        winner = best(there)
+            return Bar(config, cell_at(settings[setting], config, batch_size), fill=fills[setting])
+        candidates = [s for s in settings[setting] if s.cell.batch_size == batch_size]
+        winner = best(candidates)
         if winner is not None:
             winners.setdefault(setting, {}).setdefault(winner.cell.config, []).append(batch_size)
-        # Where nothing is ok, one of those that were run says why.
-        return Bar(BEST, winner or next(iter(there), None), fill=fills[setting])
+        # If no cell is ok, the first one says why.
+        return Bar(BEST, winner or next(iter(candidates), None), fill=fills[setting])
 
     panels = []
     for config in configs:
-        there = [s for s in summaries if config in (BEST, s.cell.config)]
-        groups = [(str(n), [bar(setting, config, n) for setting in settings]) for n in batch_sizes_of(there)]
+        config_cells = [s for s in summaries if config in (BEST, s.cell.config)]
+        groups = [(str(n), [bar(setting, config, n) for setting in settings]) for n in batch_sizes_of(config_cells)]
         if groups:
             panels.append(("the best config of each" if config == BEST else config_name(config), groups))
     if not panels:
         raise SelectionError(f"no results of {', '.join(configs)} to plot; `tcbench run` makes some")
-    best_of = grouped(
-        ("; ".join(f"{config} at {', '.join(map(str, sizes))}" for config, sizes in won.items()), names[setting])
-        for setting, won in winners.items()
+    settings_by_winners = grouped(
+        ("; ".join(f"{config} at {', '.join(map(str, sizes))}" for config, sizes in configs.items()), names[setting])
+        for setting, configs in winners.items()
     )
-    notes = [drawable(f"best of {', '.join(where)}: {won}") for won, where in best_of.items()]
+    notes = [drawable(f"best of {', '.join(where)}: {words}") for words, where in settings_by_winners.items()]
     rows = [[(str(place), name) for place, name in enumerate(names.values())]]
     several_machines = len({setting.machine for setting in settings}) == len(settings)
     title = f"Throughput by {'machine' if several_machines else 'setting'}"
@@ -153,52 +155,53 @@ SLIDES: dict[int, tuple[str, str, tuple[str, ...]]] = {
         ("fp32", "fp16"),
     ),
 }
-"""The slides of the talk that compare configs: a title, what the talk said, and the configs."""
+"""The slides of the talk that compare configs: title, result in the talk, and configs."""
 
 
 def slide_chart(summaries: Sequence[CellSummary], slide: int) -> Figure:
-    """One comparison of the talk. "Best" (slide 33) is the fastest config that is ok, whatever its dtype. Configs are
-    known by their rungs, in whatever order; cells that were never run say so in their place and are named below. Raises
-    SelectionError for another slide, or when none of the slide's configs was run."""
+    """Draw one comparison of the talk.
+
+    "best" on slide 33 is the fastest config of any dtype. Configs match by their rungs in any order. Cells that did not
+    run are marked. Raises SelectionError for an unknown slide, or if none of its configs was run.
+    """
     if slide not in SLIDES:
         raise SelectionError(f"--slide {slide}: expected one of {', '.join(map(str, SLIDES))}")
-    title, talk, wanted = SLIDES[slide]
+    title, talk, slide_configs = SLIDES[slide]
     summaries = [s for s in summaries if "/" not in s.cell.config]  # the talk had no other backend
-    named = {frozenset(s.cell.rungs): s.cell.config for s in reversed(summaries)}
-    stages = [named.get(frozenset(stage.split("+")), stage) for stage in wanted]
-    chosen = [s for s in summaries if s.cell.config in stages]
-    if not chosen:
+    by_rungs = {frozenset(s.cell.rungs): s.cell.config for s in reversed(summaries)}
+    stages = [by_rungs.get(frozenset(config.split("+")), config) for config in slide_configs]
+    slide_settings = {s.setting for s in summaries if s.cell.config in stages}
+    if not slide_settings:
         raise SelectionError(f"--slide {slide}: no results of {', '.join(stages)}; `tcbench run` makes some")
-    keep = {s.setting for s in chosen}
-    settings = by_setting([s for s in summaries if s.setting in keep])
+    settings = by_setting([s for s in summaries if s.setting in slide_settings])
     winners: dict[str, list[int]] = {}
     not_run: list[str] = []
 
-    def groups_of(here: Sequence[CellSummary]) -> Iterable[BarGroup]:
-        shown = here if slide == 33 else [s for s in here if s.cell.config in stages]
+    def groups_of(cells: Sequence[CellSummary]) -> Iterable[BarGroup]:
+        shown = cells if slide == 33 else [s for s in cells if s.cell.config in stages]
         for batch_size in batch_sizes_of(shown):
-            bars = [Bar(config, cell_at(here, config, batch_size)) for config in stages]
+            bars = [Bar(config, cell_at(cells, config, batch_size)) for config in stages]
             not_run.extend(f"{b.config} at {batch_size}" for b in bars if b.summary is None)
             if slide == 33:
-                bars.append(best_bar(here, batch_size))
+                bars.append(best_bar(cells, batch_size))
             yield str(batch_size), bars
 
-    def best_bar(here: Sequence[CellSummary], batch_size: int) -> Bar:
-        winner = best(s for s in here if s.cell.batch_size == batch_size)
+    def best_bar(cells: Sequence[CellSummary], batch_size: int) -> Bar:
+        winner = best(s for s in cells if s.cell.batch_size == batch_size)
         if winner is None:
             return Bar("best", None)
         winners.setdefault(winner.cell.config, []).append(batch_size)
-        ratio = next(r for s, r in zip(here, speedups(here), strict=True) if s is winner)
+        ratio = next(r for s, r in zip(cells, speedups(cells), strict=True) if s is winner)
         return Bar(winner.cell.config, winner, f"best\n{factor(ratio.value)}" if ratio else "best")
 
     provenance = provenance_of(settings)
-    panels = [(provenance.names[setting], [*groups_of(here)]) for setting, here in settings.items()]
+    panels = [(provenance.names[setting], [*groups_of(cells)]) for setting, cells in settings.items()]
     rows = legend_rows(stages)
     if slide == 33:
         rows = [[(config, config) for config in stages]]
         for config, sizes in winners.items():
-            at = f" at {', '.join(map(str, sorted(sizes)))}" if len(settings) == 1 else ""
-            rows.append([(config, f"best{at}: {config_name(config)}")])
+            size_words = f" at {', '.join(map(str, sorted(sizes)))}" if len(settings) == 1 else ""
+            rows.append([(config, f"best{size_words}: {config_name(config)}")])
     notes = [drawable(f"not run: {', '.join(not_run)}")] if not_run else []
     if slide == 33 and winners:
         notes.insert(0, "best: the fastest config of all that were run, and how many times as fast as fp32")

@@ -1,4 +1,4 @@
-"""`tcbench run`: plan, measure, store, show."""
+"""The command `tcbench run`: plan, measure, store and show the results."""
 
 from __future__ import annotations
 
@@ -58,29 +58,30 @@ def run(
     from tcbench.run.launcher import find_for
     from tcbench.run.plan import plan_of
 
-    of_label = run_id_suffix(label)
+    ending = run_id_suffix(label)
     options.tune(chosen)
     plan = plan_of(chosen)
     with stages(quiet) as advance:
         images.check_folder(plan, advance)
-    plan, starter = find_for(plan, chosen.launcher, asked=chosen.ranks is not None)
+    plan, launcher = find_for(plan, chosen.launcher, asked=chosen.ranks is not None)
     if dry_run:
         _show_plan(plan, out, format_ == "json")
         return
-    whole = ["run", *given_words(context, without=_OF_ONE_RUN)] if chosen.configs or chosen.quick else []
-    earlier = _earlier(plan, out, of_label, allow) if resume else (None, (), "")
-    failed = _run(plan, starter, out, of_label, earlier, quiet, format_ == "json", whole)
-    if failed:
+    words = ["run", *given_words(context, without=_NOT_REPEATED)] if chosen.configs or chosen.quick else []
+    earlier = _earlier(plan, out, ending, allow) if resume else (None, (), "")
+    if _run(plan, launcher, out, ending, earlier, quiet, format_ == "json", words):
         raise typer.Exit(SOME_CELL_FAILED)
 
 
-_OF_ONE_RUN = {"configs", "quick", "fresh_autotune", "resume", "label", "quiet", "format_"}
-"""Options that the proposal to run a scenario's other configs too does not repeat."""
+_NOT_REPEATED = {"configs", "quick", "fresh_autotune", "resume", "label", "quiet", "format_"}
+"""Options left out of the suggestion to run all configs of the scenario."""
 
 
 def _start(plan: Plan, out: Path, before: Sequence[Record] = ()) -> Rounds:
-    """A run of the plan, or what is left of one, with the time that it will take: as the last here did, or on this
-    machine as it is now."""
+    """Return the rounds of a plan that are left to run, with an estimate of the time they take.
+
+    The estimate is based on the last run on this machine, or on the machine's present speed.
+    """
     from tcbench.hardware import load
     from tcbench.run import prediction, rounds
     from tcbench.run.inputs import recent_trials
@@ -102,7 +103,7 @@ def _show_plan(plan: Plan, out: Path, json: bool) -> None:
 
 
 _Earlier = tuple[Path | None, tuple["Record", ...], str]
-"""A run's file and records, and a line about them."""
+"""The file and the records of a run to resume, and a line about them."""
 
 
 def _run(
@@ -113,9 +114,12 @@ def _run(
     earlier: _Earlier,
     quiet: bool,
     json: bool,
-    whole: Sequence[str],
+    all_configs: Sequence[str],
 ) -> bool:
-    """Run a plan to its end, store and show it. `whole` as in `_next_steps`. True when some cell failed."""
+    """Run a plan, store its records and show the results. Return whether some cell failed.
+
+    `all_configs` is the command that runs all configs of the scenario, if this one runs only some.
+    """
     from tcbench.commands.run import planning
     from tcbench.commands.run.ahead import build
     from tcbench.commands.run.table import round_label
@@ -130,13 +134,13 @@ def _run(
 
     stderr = make_console(stderr=True, quiet=quiet)
     say = stderr.say
-    resumed, before, whether = earlier
+    resumed, before, resume_line = earlier
     path = resumed or store.new_path(out, plan.device.machine, plan.scenario.name, ending)
     fresh: list[Record] = []
     state = _start(plan, out, before)
     ahead = list(state.ahead())
 
-    def to_run() -> list[Cell]:
+    def cells_ahead() -> list[Cell]:
         return [planned.cell for planned, _ in ahead if planned.skip_reason is None]
 
     try:
@@ -144,10 +148,10 @@ def _run(
             launcher, [planned.cell for planned in plan.cells if planned.skip_reason is None and ahead]
         )
         with store.Store(path) as records:
-            found = list(disturbances())  # before all cores are busy with what follows
+            findings = list(disturbances())  # checked before the following work keeps all cores busy
             with stages(quiet) as advance:
                 images.generate(plan, advance)
-                compiled = build(to_run(), plan.device.name, advance)
+                compiled = build(cells_ahead(), plan.device.name, advance)
             say(planning.plan_line(plan))
             if plan.left_out:
                 say(plan.left_out)
@@ -155,30 +159,30 @@ def _run(
                 say(library)
             if compiled:
                 say(compiled)
-            for finding in found:
+            for finding in findings:
                 say(f"note: {finding.detail}" + (f"; {finding.remedy}" if finding.remedy else ""))
-            if whether:
-                say(whether)
+            if resume_line:
+                say(resume_line)
             say(planning.rounds_line(state))
-            expected = replace(state.costs, remaining=tuple(to_run()))
+            expected = replace(state.costs, remaining=tuple(cells_ahead()))
             with RunProgress(stderr, expected, state.certain()) as progress:
                 launch = Launch(variables={messages.CORES: str(cores)})
                 settings: dict[str, Any] = {"launch": launch, "launcher": launcher, "plan": plan.key}
                 runner = Runner(path.stem, plan.timeout_s, listen=progress.listen, cooling_s=COOLING_S, **settings)
                 while ahead:
-                    progress.begin(round_label(state), to_run(), state.certain())
+                    progress.begin(round_label(state), cells_ahead(), state.certain())
                     for attempt, record in enumerate(runner.run(ahead[:1])):
                         records.append(record)
                         fresh.append(record)
                         state = state.after(record)
                         ahead = list(state.ahead())
-                        progress.finished(record, to_run(), again=attempt == 0 and runner.repeats(record))
-        wanted = {planned.cell.key for planned in plan.cells}
-        records_now = [record for record in store.current([*before, *fresh]) if record.cell.key in wanted]
-        failed = any(record.status in ("failed", "timeout", "crashed") for record in records_now)
-        _show_results(records_now, path, out, failed, json, whole)
+                        progress.finished(record, cells_ahead(), again=attempt == 0 and runner.repeats(record))
+        keys = {planned.cell.key for planned in plan.cells}
+        current = [record for record in store.current([*before, *fresh]) if record.cell.key in keys]
+        failed = any(record.status in ("failed", "timeout", "crashed") for record in current)
+        _show_results(current, path, out, failed, json, all_configs)
     except KeyboardInterrupt:
-        stored = len(store.read([path]).records)  # an interrupt may come just after one was written
+        stored = len(store.read([path]).records)  # more than `fresh` if the interrupt came during a write
         where = f"{counted(stored, 'record')} kept in {path}" if stored else "nothing was measured yet"
         typer.echo(f"\ninterrupted; {where}; go on with: {command_again(resume=bool(stored))}", err=True)
         raise typer.Exit(INTERRUPTED) from None
@@ -188,33 +192,35 @@ def _run(
 
 
 def _earlier(plan: Plan, out: Path, ending: str, allow: str | None) -> _Earlier:
-    """The newest run of the scenario that is of this plan, with its records; and a line that says which run is gone
-    on with, or why none is. Raises SelectionError where its code was another and `allow` is not "code"."""
+    """Find the newest run of this plan to resume. The line says which run it is, or why there is none.
+
+    Raises SelectionError if it was measured with other code, unless `allow` is "code".
+    """
     from tcbench.core import store
     from tcbench.hardware.machine import other_code
     from tcbench.run.rounds import differences
     from tcbench.show.format import counted
 
-    apart = ""
+    newest_differs = ""
     for path in store.newest_first(out, plan.device.machine, plan.scenario.name, ending):
         before = store.current(store.read([path]).records)
         if not (differing := differences(plan, before)):
             break
-        apart = apart or f", as {path} is of another selection: {differing}"
+        newest_differs = newest_differs or f", as {path} is of another selection: {differing}"
     else:
-        return None, (), f"nothing to resume: a new run{apart}"
+        return None, (), f"nothing to resume: a new run{newest_differs}"
     code = other_code(before)
     if code and allow is None:
         raise SelectionError(
             f"--resume: {path} was measured with other code: {code}; --allow code adds to it all the same, "
             "without --resume a new run begins"
         )
-    of_other = f", of other code: {code}" if code else ""
-    return path, before, f"resuming {path}: {counted(len(before), 'record')} there{of_other}"
+    other = f", of other code: {code}" if code else ""
+    return path, before, f"resuming {path}: {counted(len(before), 'record')} there{other}"
 
 
 def _library(plan: Plan) -> str | None:
-    """The library that will compute, why no faster one, and what brings that; None where packages' versions say it."""
+    """Name the library that will compute, and why it is not a faster one; None if the backend has no choice."""
     from tcbench.engine.accelerators.device import kind_of
     from tcbench.engine.backends import DEFAULT
 
@@ -226,55 +232,57 @@ def _library(plan: Plan) -> str | None:
 
 
 def _show_results(
-    records: Sequence[Record], path: Path, out: Path, failed: bool, json: bool, whole: Sequence[str]
+    records: Sequence[Record], path: Path, out: Path, failed: bool, json: bool, all_configs: Sequence[str]
 ) -> None:
-    """The table or its JSON; beside the records the chart of throughput, or that of networks where there are several,
-    and that of scaling over ranks; what to do next. `whole`: the words for all configs, where some were chosen."""
+    """Print the results as tables or JSON, save charts beside the records, and suggest next steps.
+
+    `all_configs` is as in `_run`.
+    """
     from tcbench.analysis.summary import speedups, summarise
     from tcbench.commands.run import networks_chart, scaling_table
     from tcbench.commands.run.scaling import curves
-    from tcbench.commands.run.table import footnotes, reasons, results_table, sentence, summary_json, tally
+    from tcbench.commands.run.table import fastest_sentence, footnotes, reasons, results_table, summary_json, tally
     from tcbench.show import simulated
     from tcbench.show.saving import save_each
 
     def draw() -> Any:
         from tcbench.commands.run.chart import throughput_chart
 
-        return networks_chart.networks_chart(summaries) if beside else throughput_chart(summaries)
+        return networks_chart.networks_chart(summaries) if networks else throughput_chart(summaries)
 
     def draw_scaling() -> Any:
         from tcbench.commands.run.scaling_chart import scaling_chart
 
-        return scaling_chart(scaled)
+        return scaling_chart(scaling)
 
     summaries = summarise(records)
-    ratios, scaled, beside = speedups(summaries), curves(records), networks_chart.networks(summaries)
+    ratios, scaling, networks = speedups(summaries), curves(records), networks_chart.network_results(summaries)
     drawings: dict[Path, Callable[[], Any]] = {}
     if measured := any(summary.images_per_s for summary in summaries):
         drawings[path.with_suffix(".png")] = draw
-        if scaled and not beside:
+        if scaling and not networks:
             drawings[path.with_name(f"{path.stem}-scaling.png")] = draw_scaling
     if json:
         save_each(drawings)
-        typer.echo(summary_json(path.stem, path, summaries, ratios, scaling_table.to_json(scaled)))
+        typer.echo(summary_json(path.stem, path, summaries, ratios, scaling_table.to_json(scaling)))
         return
     stdout = make_console()
     stdout.print()
     stdout.say(*simulated.simulation_lines(summary.environment for summary in summaries), style="bold")
     stdout.table(results_table(summaries, ratios))
-    if scaled:
-        stdout.table(scaling_table.table(scaled))
-    if beside:
-        stdout.table(networks_chart.table(beside))
-    stdout.say(*filter(None, [sentence(summaries, ratios)]))
+    if scaling:
+        stdout.table(scaling_table.table(scaling))
+    if networks:
+        stdout.table(networks_chart.table(networks))
+    stdout.say(*filter(None, [fastest_sentence(summaries, ratios)]))
     stdout.say(*reasons(summaries), style="yellow")
-    stdout.notes([*footnotes(summaries), *(scaling_table.notes(scaled) if scaled else ())])
+    stdout.notes([*footnotes(summaries), *(scaling_table.notes(scaling) if scaling else ())])
     charts = save_each(drawings)
     stdout.say(f"{tally(summaries)}. Records: {path}", *(f"Chart: {chart}" for chart in charts))
     steps = [resume_step("runs again what failed; its log is in the record")] if failed else []
     if measured:
         steps.append(run_step("explain", path, out, "what holds each cell back, and what to try next"))
         steps.append(run_step("report", path, out, "all of it on one page"))
-    if whole and not beside:
-        steps.append(NextStep(tuple(whole), "all configs of the scenario: what each rung buys"))
+    if all_configs and not networks:
+        steps.append(NextStep(tuple(all_configs), "all configs of the scenario: what each rung buys"))
     stdout.offer(steps)

@@ -1,7 +1,4 @@
-"""Networks beside each other: images/s of each one's base and of its best config, as bars and as a table.
-
-Owns which bars stand together. Knows nothing of how bars are drawn.
-"""
+"""A comparison of networks: throughput of the base and the best config of each, as bars and as a table."""
 
 from __future__ import annotations
 
@@ -20,7 +17,7 @@ from tcbench.engine.models import MODELS
 from tcbench.show.format import factor, listed, ratio
 from tcbench.show.tables import COUNT, RATE, Column, Table
 
-if TYPE_CHECKING:  # the table does without matplotlib
+if TYPE_CHECKING:  # the table does not need matplotlib
     from matplotlib.figure import Figure
 
     from tcbench.show.charts.bars import BarGroup
@@ -28,8 +25,10 @@ if TYPE_CHECKING:  # the table does without matplotlib
 
 @dataclass(frozen=True)
 class NetworkResult:
-    """One network in one setting at one batch size. `base` and `best`: None where nothing was measured. `speedup`: the
-    best over the base."""
+    """A network in one setting at one batch size.
+
+    `base` and `best` are None if they were not measured. `speedup` is the best over the base.
+    """
 
     model: str
     batch_size: int
@@ -41,20 +40,22 @@ class NetworkResult:
     speedup: Interval | None
 
 
-def networks(summaries: Sequence[CellSummary]) -> tuple[NetworkResult, ...]:
-    """One result per network, setting and batch size, in the order of the summaries; none where they are of fewer than
-    two networks that `tcbench.engine.models` knows."""
-    known = [summary for summary in summaries if summary.cell.model in MODELS]
-    if len({summary.cell.model for summary in known}) < 2:
+def network_results(summaries: Sequence[CellSummary]) -> tuple[NetworkResult, ...]:
+    """Return a result per network, setting and batch size, in the order of the summaries.
+
+    Return none for fewer than two networks of `tcbench.engine.models`.
+    """
+    cells = [summary for summary in summaries if summary.cell.model in MODELS]
+    if len({summary.cell.model for summary in cells}) < 2:
         return ()
-    groups = grouped(((summary.setting, summary.cell.batch_size), summary) for summary in known)
+    groups = grouped(((summary.setting, summary.cell.batch_size), summary) for summary in cells)
     return tuple(_result(group) for group in groups.values())
 
 
 def _result(group: Sequence[CellSummary]) -> NetworkResult:
     cell, model = group[0].cell, MODELS[group[0].cell.model]
-    named = base_config(group)
-    base = next((s for s in group if s.cell.config == named and s.images_per_s), None)
+    base_name = base_config(group)
+    base = next((s for s in group if s.cell.config == base_name and s.images_per_s), None)
     fastest = best(group)
     return NetworkResult(
         cell.model,
@@ -69,21 +70,21 @@ def _result(group: Sequence[CellSummary]) -> NetworkResult:
 
 
 def networks_chart(summaries: Sequence[CellSummary]) -> Figure:
-    """A group per network, its base and its best config; a panel per batch size. Raises SelectionError for one."""
+    """Draw a panel per batch size with base and best config of each network. Raises SelectionError for one network."""
     from tcbench.show.charts.bars import panel_chart
     from tcbench.show.charts.provenance import by_setting, provenance_of
     from tcbench.show.charts.text import config_name
 
-    results = networks(summaries)
+    results = network_results(summaries)
     if not results:
         raise SelectionError("results of one network: expected several, such as those of `tcbench run networks`")
     shown = [s for result in results for s in (result.base, result.best) if s is not None]
-    # As if of one model: what networks have in common is said once.
+    # Give all cells the same model, so that the facts common to all networks are found.
     model = f"{len({result.model for result in results})} networks"
     alike = [replace(summary, cell=msgspec.structs.replace(summary.cell, model=model)) for summary in shown]
     provenance = provenance_of(by_setting(alike))
     panels = [
-        (f"batch size {batch_size}", [_group(one) for one in results if one.batch_size == batch_size])
+        (f"batch size {batch_size}", [_group(result) for result in results if result.batch_size == batch_size])
         for batch_size in sorted({result.batch_size for result in results})
     ]
     rows = [[(config, config_name(config))] for config in dict.fromkeys(summary.cell.config for summary in shown)]
@@ -104,7 +105,7 @@ def _group(result: NetworkResult) -> BarGroup:
 
 
 def table(results: Sequence[NetworkResult]) -> Table[NetworkResult]:
-    """A row per network: its parameters, its arithmetic for one image of this size, images/s of base and best."""
+    """Return a table with a row per network: parameters, MACs per image, and throughput of base and best config."""
     return Table(_COLUMNS, results, gap=1)
 
 

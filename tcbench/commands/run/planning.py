@@ -1,4 +1,4 @@
-"""A plan before it runs: its cells, its rounds, and its JSON."""
+"""A plan before it runs, as a table, as lines of text and as JSON."""
 
 from collections import Counter
 
@@ -12,7 +12,7 @@ from tcbench.show.tables import Column, Table, cell_columns
 
 
 def plan_table(plan: Plan, rounds: Rounds) -> Table[PlannedCell]:
-    """The cells that a run would measure, how often by what it expects them to cost, and those it would skip."""
+    """Return a table of the cells of a plan, with the expected number of trials or the reason to skip each."""
     trials = _trials_ahead(rounds)
     about = "" if plan.budget_s is None else "about "
 
@@ -33,7 +33,7 @@ _STEP_UNKNOWN = "no time estimate before the first trial of a step of your own"
 
 
 def rounds_line(rounds: Rounds) -> str:
-    """The trials and the time that are ahead, as far as is known before they begin."""
+    """Say how many trials are ahead, and how long they take, as far as that is known before they begin."""
     trials = _trials_ahead(rounds).values()
     if not trials:
         skipped = all(planned.skip_reason for planned in rounds.cells)
@@ -55,9 +55,9 @@ def rounds_line(rounds: Rounds) -> str:
 
 
 def _spent(rounds: Rounds) -> str:
-    """What a run has come to that its budget ended, and what adds to it."""
-    there = [len(over) for planned, over in zip(rounds.cells, rounds.over, strict=True) if not planned.skip_reason]
-    budget, each = duration(rounds.budget_s or 0.0), _each(min(there), max(there))
+    """Say that the budget is spent, after how many trials, and how to add more."""
+    trials = [len(over) for planned, over in zip(rounds.cells, rounds.over, strict=True) if not planned.skip_reason]
+    budget, each = duration(rounds.budget_s or 0.0), _each(min(trials), max(trials))
     return f"the budget of {budget} is spent, with {each}; --resume with a larger --budget adds to them"
 
 
@@ -66,18 +66,18 @@ def _each(least: int, most: int) -> str:
 
 
 def _trials_ahead(rounds: Rounds) -> Counter[int | None]:
-    """The number of trials to come of the cells that will run, by their places in the plan."""
+    """Count the trials ahead of each cell that will run, by its place in the plan."""
     return Counter(planned.place for planned, _ in rounds.ahead() if planned.skip_reason is None)
 
 
 def plan_line(plan: Plan) -> str:
-    """A run in one line, before it starts."""
+    """Describe a run in one line before it starts."""
     skipped = sum(planned.skip_reason is not None for planned in plan.cells)
     cell = plan.cells[0].cell
     cells = counted(len(plan.cells) - skipped, "cell")
     network = f"{cell.model}, " if len({planned.cell.model for planned in plan.cells}) == 1 else ""
-    what = {"generated": "generated JPEGs", "synthetic": "synthetic images", "modelled": f"input {cell.input.label}"}
-    images = f", {network}{cell.image_size}x{cell.image_size} pixels, {what.get(cell.input.kind, cell.input.path)}"
+    inputs = {"generated": "generated JPEGs", "synthetic": "synthetic images", "modelled": f"input {cell.input.label}"}
+    images = f", {network}{cell.image_size}x{cell.image_size} pixels, {inputs.get(cell.input.kind, cell.input.path)}"
     return (
         f"{plan.scenario.name} on {plan.device.name} ({plan.device.title}): {cells}"
         + (f" ({skipped} skipped)" if skipped else "")
@@ -88,7 +88,7 @@ def plan_line(plan: Plan) -> str:
 
 
 def plan_json(plan: Plan, rounds: Rounds) -> str:
-    """The plan as JSON."""
+    """Return the plan as JSON."""
     trials = _trials_ahead(rounds)
     cells = [
         {

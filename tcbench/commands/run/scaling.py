@@ -1,6 +1,6 @@
-"""Scaling over ranks: throughput and its efficiency, the all-reduce's time and bandwidth, and imbalance.
+"""Scaling over ranks: throughput, efficiency, time and bandwidth of the all-reduce, and imbalance.
 
-Pure functions from records to frozen results, all with 95% intervals. docs/ranks.md has definitions and sources.
+Figures have 95% intervals. docs/ranks.md has definitions and sources.
 """
 
 import statistics
@@ -19,14 +19,17 @@ from tcbench.core.groups import grouped
 from tcbench.core.record import Cell, Measurement, RankPart, Record
 
 IMAGES_TO_TRAIN = 90 * 1_280_000
-"""Images in 90 epochs of ImageNet, the training whose time slide 34 of the talk compares."""
+"""Images in 90 epochs of ImageNet. Slide 34 of the talk compares the time of this training."""
 
 
 @dataclass(frozen=True)
 class AllReduce:
-    """The exchange of a step. `time_s` is that of the rank that began it last, which waits for nobody. `bytes` are the
-    gradients that a rank gives to it; 0 where that is not known. `overlaps`: it runs beside other phases, `time_s` is
-    what is left of it, and nothing tells its bandwidth."""
+    """The all-reduce of a step.
+
+    `time_s` is the time of the rank that begins last, because it does not wait for others. `bytes` are a rank's
+    gradients, 0 if unknown. `overlaps` means that the all-reduce runs during other phases; `time_s` is then only the
+    part that does not overlap, and its bandwidth is unknown.
+    """
 
     time_s: Interval
     bytes: int
@@ -35,27 +38,31 @@ class AllReduce:
 
     @property
     def algorithm_bytes_s(self) -> Interval | None:
-        """nccl-tests' algorithm bandwidth: size over time, bytes per second."""
+        """The algorithm bandwidth as in nccl-tests: size over time, in bytes per second."""
         return self.bytes / self.time_s if self.bytes and not self.overlaps else None
 
     @property
     def bus_bytes_s(self) -> Interval | None:
-        """nccl-tests' bus bandwidth: the algorithm's times 2 (n - 1) / n, which is what each rank's link carries and
-        does not depend on the number of ranks."""
+        """The bus bandwidth as in nccl-tests: the algorithm bandwidth times 2 (n - 1) / n.
+
+        It is the load of each rank's link, and so comparable between different numbers of ranks.
+        """
         carried = self.bytes * (2 * (self.ranks - 1) / self.ranks)
         return carried / self.time_s if self.algorithm_bytes_s else None
 
 
 @dataclass(frozen=True)
 class Imbalance:
-    """The ranks' work before the all-reduce: the seconds of each, step by step, over all trials."""
+    """The time that each rank works before the all-reduce, in seconds per step and rank, over all trials."""
 
     steps: tuple[tuple[float, ...], ...]
 
     @property
     def share(self) -> float:
-        """The slowest rank's time over the mean of all, less 1: how much longer a step takes than if the same work were
-        shared evenly. POP's load balance is 1 over 1 more than that."""
+        """The slowest rank's time over the mean of all ranks, minus 1.
+
+        It says how much longer a step takes than with evenly shared work. POP's load balance is 1 / (1 + share).
+        """
         return sum(map(max, self.steps)) / sum(map(statistics.fmean, self.steps)) - 1
 
     @property
@@ -64,23 +71,28 @@ class Imbalance:
 
     @property
     def slowest(self) -> int:
-        """The rank that came to the all-reduce last most often."""
+        """The rank that most often reached the all-reduce last."""
         return self._slowest[0]
 
     @property
     def fastest(self) -> int:
+        """The rank that most often reached the all-reduce first."""
         return Counter(step.index(min(step)) for step in self.steps).most_common(1)[0][0]
 
     @property
     def slowest_in(self) -> int:
+        """The number of steps in which the rank `slowest` was last."""
         return self._slowest[1]
 
 
 @dataclass(frozen=True)
 class Point:
-    """A cell on a curve of scaling. `speedup` is its images/s over those of the curve's base, `efficiency` that over
-    the ratio of their ranks; both are None where either was not measured. `allreduce` and `imbalance` are None of one
-    rank, and without a profiled pass. `cores`: how many processors its ranks were bound to, if at all."""
+    """A cell on a scaling curve.
+
+    `speedup` is its throughput over that of the curve's base, and `efficiency` the speed-up over the ratio of their
+    ranks; both are None if a throughput is missing. `allreduce` and `imbalance` are None for one rank, and without a
+    profiled pass. `cores` are the numbers of cores to which ranks were bound.
+    """
 
     summary: CellSummary
     speedup: Interval | None
@@ -103,16 +115,18 @@ class Point:
 
     @property
     def time_to_train_s(self) -> Interval | None:
-        """Seconds that IMAGES_TO_TRAIN images take at the measured rate, without validation; None for other units."""
+        """The seconds that IMAGES_TO_TRAIN images take, without validation; None if the unit is not images."""
         trains_images = self.summary.cell.unit == "images"
         return IMAGES_TO_TRAIN / self.images_per_s if trains_images and self.images_per_s else None
 
 
 @dataclass(frozen=True)
 class Curve:
-    """One config on more and more ranks, fewest first: with the same batch size on each rank (weak scaling), or with
-    the same batch over all of them (strong scaling). `images` is that batch size, or that global batch. `base` is what
-    efficiency is over: the cell of the fewest ranks that was measured."""
+    """A config on an increasing number of ranks.
+
+    `images` is the batch size per rank (weak scaling) or the global batch (strong scaling), constant along the curve.
+    `base` is the measured cell with the fewest ranks; efficiency is relative to it.
+    """
 
     kind: Literal["weak", "strong"]
     config: str
@@ -122,15 +136,16 @@ class Curve:
 
     @property
     def setting(self) -> Setting:
-        """All but what a curve runs over: curves of one setting stand in one chart."""
+        """The setting without the number of ranks. Curves of one setting are drawn together."""
         setting = self.points[0].summary.setting
         return setting._replace(cell=msgspec.structs.replace(setting.cell, ranks=1))
 
 
 def curves(records: Iterable[Record]) -> tuple[Curve, ...]:
-    """Every curve of some records that has a cell of several ranks: of weak scaling first, by batch size, then in the
-    order of first appearance. A curve of strong scaling has two cells or more. `records` are those that `store.current`
-    leaves."""
+    """Return the scaling curves of records that have a cell of several ranks: weak scaling first, then by batch size.
+
+    A curve of strong scaling has at least two cells. `records` are the result of `store.current`.
+    """
     records = tuple(records)
     if not any(record.cell.ranks > 1 for record in records):
         return ()
@@ -141,17 +156,21 @@ def curves(records: Iterable[Record]) -> tuple[Curve, ...]:
     ]
     weak = _lines(cells, lambda cell: msgspec.structs.replace(cell, ranks=1))
     strong = _lines(cells, lambda cell: msgspec.structs.replace(cell, ranks=1, batch_size=cell.images_per_step))
-    made = [*(_curve("weak", line) for line in weak), *(_curve("strong", line) for line in strong if len(line) > 1)]
-    return tuple(sorted(made, key=lambda curve: (curve.kind == "strong", curve.images)))
+    all_curves = [_curve("weak", line) for line in weak]
+    all_curves += [_curve("strong", line) for line in strong if len(line) > 1]
+    return tuple(sorted(all_curves, key=lambda curve: (curve.kind == "strong", curve.images)))
 
 
 _Measured = tuple[CellSummary, Sequence[Measurement]]
-"""A cell, and the measurements of its trials that are ok."""
+"""A cell and the measurements of its successful trials."""
 
 
-def _lines(cells: Iterable[_Measured], alike: Callable[[Cell], Cell]) -> list[list[_Measured]]:
-    """Cells of one machine and code that are `alike`, where one of them has several ranks; fewest ranks first."""
-    lines = grouped(((pair[0].machine, alike(pair[0].cell), pair[0].codes), pair) for pair in cells)
+def _lines(cells: Iterable[_Measured], normalise: Callable[[Cell], Cell]) -> list[list[_Measured]]:
+    """Group cells of one machine and code that `normalise` makes equal, fewest ranks first.
+
+    Groups without a cell of several ranks are left out.
+    """
+    lines = grouped(((pair[0].machine, normalise(pair[0].cell), pair[0].codes), pair) for pair in cells)
     ordered = [sorted(line, key=lambda pair: pair[0].cell.ranks) for line in lines.values()]
     return [line for line in ordered if line[-1][0].cell.ranks > 1]
 
@@ -171,7 +190,7 @@ def _curve(kind: Literal["weak", "strong"], line: Sequence[_Measured]) -> Curve:
 def _point(summary: CellSummary, base: CellSummary | None, measured: Sequence[Measurement]) -> Point:
     speedup = efficiency = None
     if base is not None:
-        # The base over itself is exactly 1.
+        # The base relative to itself is exactly 1.
         speedup = Interval(1.0, 1.0, 1.0) if summary is base else ratio(summary, base)
         efficiency = speedup and speedup / (summary.cell.ranks / base.cell.ranks)
     cores = sorted({len(part.cores) for m in measured for part in m.ranks if part.cores})
@@ -186,21 +205,23 @@ def _allreduce(summary: CellSummary, measured: Sequence[Measurement]) -> AllRedu
     trials_s = [times_s for times_s in trials_s if times_s and min(times_s) > 0]
     if not trials_s:
         return None
-    # A mean time is the inverse of a mean rate, and so is its interval.
+    # The mean time is the inverse of the mean rate, and its interval too.
     time_s = welch.throughput(1, trials_s).inverse.geometric_mean.interval()
     overlaps = any(m.reduce_overlaps for m in measured)
     return AllReduce(time_s, max(m.reduced_bytes for m in measured), summary.cell.ranks, overlaps)
 
 
 def exchange_times_s(parts: Sequence[RankPart]) -> tuple[float, ...]:
-    """The time of the exchange itself in each profiled step: the least of any rank's time in it, since whoever comes
-    last waits for nobody. Empty where a rank does not tell it."""
-    every = [times_s(phase) for part in parts for phase in part.phases if phase.name == ALLREDUCE]
-    return tuple(map(min, zip(*every, strict=False))) if len(every) == len(parts) else ()
+    """Return the time of the all-reduce itself in each profiled step: the shortest time of any rank.
+
+    That rank arrives last and waits for no other. Empty if a rank did not record the phase.
+    """
+    ranks_s = [times_s(phase) for part in parts for phase in part.phases if phase.name == ALLREDUCE]
+    return tuple(map(min, zip(*ranks_s, strict=False))) if len(ranks_s) == len(parts) else ()
 
 
 def before_allreduce_s(part: RankPart) -> tuple[float, ...]:
-    """The time that a rank worked in each profiled step until it came to the all-reduce; empty without one."""
+    """Return a rank's time in each profiled step before the all-reduce; empty if it has none."""
     names = [phase.name for phase in part.phases]
     if ALLREDUCE not in names:
         return ()

@@ -1,8 +1,4 @@
-"""Scaling over ranks: images/s and efficiency against the number of ranks, a line per config beside the ideal one; and
-the section of the page with the table behind them.
-
-Owns the axes and the lines on them. Knows nothing of how figures came about.
-"""
+"""The chart and the page's section on scaling: throughput and efficiency against the number of ranks, and the ideal."""
 
 import itertools
 import math
@@ -19,7 +15,7 @@ from matplotlib.ticker import LogLocator, MaxNLocator
 from tcbench.analysis.stats import Interval
 from tcbench.analysis.summary import CellSummary
 from tcbench.commands.run.scaling import Curve, Point
-from tcbench.commands.run.scaling_table import EFFICIENCY, CurveRow, columns, head, notes, rows
+from tcbench.commands.run.scaling_table import EFFICIENCY, CurveRow, batch_words, columns, notes, rows
 from tcbench.core.errors import SelectionError
 from tcbench.core.groups import grouped
 from tcbench.show.charts.inline import tooltip
@@ -40,7 +36,7 @@ from tcbench.show.verdicts import why_missing
 
 _HEIGHT = 2.7
 _MARKERS = "osD^v<>pXP"
-_MARK = 6.5  # points
+_MARKER_SIZE = 6.5  # points
 _MOST_TICKS = 8
 _SUBTITLES = {
     "weak": "Weak scaling: the same batch size on each rank",
@@ -49,15 +45,17 @@ _SUBTITLES = {
 
 
 def scaling_chart(curves: Sequence[Curve], *, title: str = "Scaling over ranks") -> Figure:
-    """A row of two panels for each batch size per rank (weak scaling) and each global batch (strong scaling): images/s
-    of all ranks on logarithmic axes, with each config's ideal line from its base, and percent of it. Raises
-    SelectionError."""
+    """Draw throughput and efficiency against ranks, a row of two panels for each curve's batch size or global batch.
+
+    Throughput has logarithmic axes and a dashed ideal line from each config's base.
+    Raises SelectionError if there is no measured cell of several ranks.
+    """
     if not curves:
         raise SelectionError("no cell of several ranks in these results; `tcbench run scaling --ranks 1,2` makes some")
     rows = grouped(((curve.setting, curve.kind, curve.images), curve) for curve in curves if curve.base is not None)
     if not rows:
         raise SelectionError(f"no cell of these results was measured: {'; '.join(_without_number(curves))}")
-    # Weak scaling, then strong scaling, the longest first.
+    # Weak scaling first, then strong scaling, the longest curves first.
     length = {key: max(len(curve.points) for curve in line) for key, line in rows.items()}
     ordered = sorted(rows, key=lambda key: -length[key] if key[1] == "strong" else -math.inf)
     keys, more = first_panels(ordered, lambda key: _name(*key[1:]), "--config, or name fewer files", MAX_PANELS // 2)
@@ -73,8 +71,8 @@ def scaling_chart(curves: Sequence[Curve], *, title: str = "Scaling over ranks")
     notes = [_how(curves), *more, *lines, small_print(summaries, provenance.common, whiskers=True)]
     unit = rate_unit(summary.cell for summary in summaries)
     page = ChartPage(titled(title, summaries), " · ".join(_SUBTITLES[kind] for kind in kinds), notes)
-    named = legend_rows(configs)
-    page.legend([[Line2D([], [], label=words, **styles[config]) for config, words in row] for row in named])
+    legend = legend_rows(configs)
+    page.legend([[Line2D([], [], label=words, **styles[config]) for config, words in row] for row in legend])
     grid = page.panels([_HEIGHT] * len(rows), 2)
     for ((setting, kind, images), line), (left, right) in zip(rows.items(), grid, strict=True):
         name = " · ".join(filter(None, [_name(kind, images), provenance.names[setting]]))
@@ -95,12 +93,12 @@ def _name(kind: str, images: int) -> str:
 
 
 def _on_one_rank(curve: Curve) -> list[CellSummary]:
-    """Its summaries, so that settings are not told apart by the ranks that a curve runs over."""
+    """Return the summaries of a curve as if on one rank, so that they belong to one setting."""
     return [replace(point.summary, cell=msgspec.structs.replace(point.summary.cell, ranks=1)) for point in curve.points]
 
 
 def _how(curves: Sequence[Curve]) -> str:
-    """A note on reading the lines."""
+    """Return a note on how to read the lines."""
     over_one = all(curve.base is not None and curve.base.cell.ranks == 1 for curve in curves)
     ideal = (
         "the throughput of one rank" if over_one else "as much throughput of each rank as on the fewest of the line,"
@@ -109,14 +107,16 @@ def _how(curves: Sequence[Curve]) -> str:
 
 
 def _without_number(curves: Sequence[Curve]) -> list[str]:
-    """The cells that have no number, each with the reason in a few words."""
+    """List the cells without a number, each with the reason."""
     points = (point for curve in curves for point in curve.points if point.images_per_s is None)
     return list(dict.fromkeys(f"{point.summary.cell.label}: {why_missing(point.summary)}" for point in points))
 
 
 def _styles(configs: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """A marker and a colour for each config: that of its bars in other charts, or where these are told apart by hatches
-    alone, another shade of its family while there is one."""
+    """Return the line style of each config: a marker, and the colour of its bars in other charts.
+
+    If that colour is taken, because bars differ by hatch only, use another shade of the dtype.
+    """
     colours: dict[str, str] = {}
     for config in configs:
         ramp = (PEER_RAMPS if "/" in config else RAMPS)[family(config)]
@@ -126,7 +126,7 @@ def _styles(configs: Sequence[str]) -> dict[str, dict[str, Any]]:
         config: {
             "color": colours[config],
             "marker": marker,
-            "markersize": _MARK,
+            "markersize": _MARKER_SIZE,
             "markeredgecolor": PAPER,
             "markeredgewidth": 0.7,
             "linewidth": 1.6,
@@ -136,7 +136,7 @@ def _styles(configs: Sequence[str]) -> dict[str, dict[str, Any]]:
 
 
 def _frame(left: Axes, right: Axes, line: Sequence[Curve], unit: str) -> None:
-    """Ranks along x on both; throughput from the least to the ideal of the most, and percent with 100% among them."""
+    """Set the axes of both panels, so that all values, the ideal throughput and 100% fit."""
     ranks = sorted({point.ranks for curve in line for point in curve.points})
     ticks = ranks if len(ranks) <= _MOST_TICKS else [n for n in ranks if n & (n - 1) == 0]
     for axes in (left, right):
@@ -149,10 +149,13 @@ def _frame(left: Axes, right: Axes, line: Sequence[Curve], unit: str) -> None:
     left.set_yscale("log", base=2)
     low, high = min(values, default=1.0), max(values, default=1.0)
     left.set_ylim(low / 1.4, high * 1.25)
-    # Not the uppermost, whose number would touch the heading.
+    # No tick above `high`: its number would touch the heading.
     rates = [float(tick) for tick in LogLocator(10, subs=(1, 2, 5)).tick_values(low / 1.4, high)]
-    within = [tick for tick in rates if low / 1.4 <= tick <= high]
-    set_ticks(left.yaxis, within, lambda value: f"{value:g}" if 0.01 <= value < 1e4 else number(value))
+    set_ticks(
+        left.yaxis,
+        [tick for tick in rates if low / 1.4 <= tick <= high],
+        lambda value: f"{value:g}" if 0.01 <= value < 1e4 else number(value),
+    )
     left.set_ylabel(f"Better ⟶\n{unit}, log scale", color=INK)
     shares = [1.0, *(point.efficiency.value for curve in line for point in curve.points if point.efficiency)]
     foot = max(0.0, math.floor(5 * (min(shares) - 0.1)) / 5)
@@ -163,7 +166,7 @@ def _frame(left: Axes, right: Axes, line: Sequence[Curve], unit: str) -> None:
 
 
 def _ideal(curve: Curve, ranks: float) -> float:
-    """Images/s on so many ranks if each were as fast as one of the base's."""
+    """Return the throughput of this number of ranks if each were as fast as a rank of the base."""
     assert curve.base is not None and curve.base.images_per_s is not None
     return curve.base.images_per_s.value * ranks / curve.base.cell.ranks
 
@@ -172,10 +175,10 @@ def _draw(
     axes: Axes,
     line: Sequence[Curve],
     styles: Mapping[str, Mapping[str, Any]],
-    of: Callable[[Point], Interval | None],
+    figure: Callable[[Point], Interval | None],
     write: Callable[[float], str],
 ) -> None:
-    """A line for each config with its whiskers, and the ideal ones; of what `of` says of a point."""
+    """Draw a line with whiskers for each config, and the ideal lines, of the figure of each point."""
     low, high = axes.get_ylim()
     end = max(point.ranks for curve in line for point in curve.points)
     for curve in line:
@@ -184,50 +187,52 @@ def _draw(
             ideal = [_ideal(curve, n) if axes.get_yscale() == "log" else 1.0 for n in (start, end)]
             axes.plot([start, end], ideal, color=QUIET, linewidth=0.9, dashes=(4, 2.5), zorder=1.5)
     for curve in line:
-        places = [(point, interval) for point in curve.points if (interval := of(point)) is not None]
+        places = [(point, interval) for point in curve.points if (interval := figure(point)) is not None]
         xs, style = [point.ranks for point, _ in places], styles[curve.config]
         ends = [(max(interval.low, low), min(interval.high, high)) for _, interval in places]
         axes.vlines(xs, [a for a, _ in ends], [b for _, b in ends], color=style["color"], linewidth=1.0, zorder=2.2)
         axes.plot(xs, [interval.value for _, interval in places], **style, zorder=3, clip_on=False)
-        marks = axes.scatter(xs, [interval.value for _, interval in places], s=(2 * _MARK) ** 2, alpha=0, zorder=3.5)
-        says = ((point.summary.cell.label, write(at.value), limits(at, write)) for point, at in places)
-        tooltip(marks, *(f"{name}\n{value} ({within})" for name, value, within in says))
+        marks = axes.scatter(
+            xs, [interval.value for _, interval in places], s=(2 * _MARKER_SIZE) ** 2, alpha=0, zorder=3.5
+        )
+        tooltip(marks, *(f"{p.summary.cell.label}\n{write(i.value)} ({limits(i, write)})" for p, i in places))
 
 
 def _write_efficiencies(axes: Axes, line: Sequence[Curve]) -> None:
-    """Percent beside each point but the bases, where there is room."""
+    """Write the efficiency next to each point except bases, where there is room."""
     places = [
         (point, (float(point.ranks), point.efficiency.value))
         for curve in line
         for point in curve.points
         if point.efficiency is not None and point.summary is not curve.base
     ]
-    taken = around([tuple(axes.transData.transform(at)) for _, at in places], _MARK / 144 * DPI)
-    for point, at in places:
+    occupied = around([tuple(axes.transData.transform(place)) for _, place in places], _MARKER_SIZE / 144 * DPI)
+    for point, place in places:
         words = f"{point.efficiency.value:.0%}" if point.efficiency else ""
-        label(axes, words, at, taken, gap=_MARK / 144 * DPI + 5, size=WORDS, zorder=5)
+        label(axes, words, place, occupied, gap=_MARKER_SIZE / 144 * DPI + 5, size=WORDS, zorder=5)
 
 
 def scaling_section(curves: Sequence[Curve], settings: Settings, swatches: Swatches) -> Section | None:
-    """All curves; None where no cell has several ranks."""
+    """Return the page's section on scaling; None if no cell has several ranks."""
     if not curves:
         return None
     title = "Throughput and efficiency against ranks"
     several = len({part.setting[0] for part in settings.parts}) > 1
     heads = (
         *([Column[CurveRow]("machine", lambda row: row.point.summary.machine)] if several else []),
-        Column[CurveRow]("batch", lambda row: Field(head(row.curve), row.curve.images)),
+        Column[CurveRow]("batch", lambda row: Field(batch_words(row.curve), row.curve.images)),
         Column[CurveRow]("config", lambda row: swatches.config(row.curve.config)),
     )
-    every_cell = Table((*heads, *columns(curves)), [*rows(curves)], "Every cell on a curve of scaling")
-    remarks = notes(curves)
-    chart = drawings.figure(lambda: scaling_chart(curves, title=""), title, "scaling", every_cell, remarks)
+    table = Table((*heads, *columns(curves)), [*rows(curves)], "Every cell on a curve of scaling")
+    chart = drawings.figure(lambda: scaling_chart(curves, title=""), title, "scaling", table, notes(curves))
     return Section("scaling", "Scaling over ranks", (chart,))
 
 
 def scaling_sentence(curves: Sequence[Curve]) -> Paragraph | None:
-    """The cell with the highest throughput of all on several ranks: how many times as fast as its base it is, its
-    efficiency, and its all-reduce. None where no cell of several ranks was measured."""
+    """Describe the fastest cell of several ranks: its speed-up over its base, efficiency, and all-reduce.
+
+    Return None if no cell of several ranks was measured.
+    """
     points = [
         (point.images_per_s.value, curve, point)
         for curve in curves
@@ -236,7 +241,7 @@ def scaling_sentence(curves: Sequence[Curve]) -> Paragraph | None:
     ]
     if not points:
         return None
-    _, curve, point = max(points, key=lambda entry: entry[0])
+    _, curve, point = max(points, key=lambda candidate: candidate[0])
     assert curve.base is not None and point.speedup is not None and point.efficiency is not None
     exchange = "" if point.allreduce is None else f"; {milliseconds(point.allreduce.time_s.value)} of a step "
     if point.allreduce is not None:

@@ -1,4 +1,4 @@
-"""Scaling over ranks in words: a table of its figures, how to read it, and the JSON."""
+"""Scaling over ranks as a table, with notes, and as JSON."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from tcbench.show.tables import COUNT, FACTOR, NUMBER, RATE, SECONDS, SHARE, Col
 
 @dataclass(frozen=True)
 class CurveRow:
-    """A cell on a curve. `batch` and `config` as a ladder shows them, which are empty but in a curve's first row."""
+    """A cell on a scaling curve. `batch` and `config` are filled in the first row of a curve only."""
 
     curve: Curve
     point: Point
@@ -24,28 +24,28 @@ class CurveRow:
 
 
 def rows(curves: Sequence[Curve]) -> Iterator[CurveRow | None]:
-    """A row per cell, curve by curve; None between batch sizes."""
+    """Yield a row per cell, curve by curve, and None between batch sizes."""
     above: Curve | None = None
     for curve in curves:
-        new = above is None or head(above) != head(curve)
+        new = above is None or batch_words(above) != batch_words(curve)
         if new and above is not None:
             yield None
         config = config_in_ladder(_cell(curve), _cell(above) if above and not new else None)
-        first, *others = curve.points
-        yield CurveRow(curve, first, head(curve) if new else "", config)
-        yield from (CurveRow(curve, point) for point in others)
+        first, *rest = curve.points
+        yield CurveRow(curve, first, batch_words(curve) if new else "", config)
+        yield from (CurveRow(curve, point) for point in rest)
         above = curve
 
 
 def columns(curves: Sequence[Curve]) -> tuple[Column[CurveRow], ...]:
-    """What the table of results, which has the images/s of all ranks, does not say."""
+    """Return the columns of the table of scaling. The console has the throughput in the table of results."""
     unit = rate_unit(map(_cell, curves))
 
-    def exchange(heading: str, figure: Callable[[AllReduce], object], kind: Kind, mark: str = "") -> Column[CurveRow]:
-        def left(row: CurveRow) -> str:
+    def allreduce(heading: str, figure: Callable[[AllReduce], object], kind: Kind, mark: str = "") -> Column[CurveRow]:
+        def overlap_mark(row: CurveRow) -> str:
             return mark if row.point.allreduce and row.point.allreduce.overlaps else ""
 
-        return Column(heading, lambda row: row.point.allreduce and figure(row.point.allreduce), kind, mark=left)
+        return Column(heading, lambda row: row.point.allreduce and figure(row.point.allreduce), kind, mark=overlap_mark)
 
     def slowest(row: CurveRow) -> str:
         return f" ({row.point.imbalance.slowest})" if row.point.imbalance else ""
@@ -58,24 +58,24 @@ def columns(curves: Sequence[Curve]) -> tuple[Column[CurveRow], ...]:
         Column("efficiency", lambda row: row.point.efficiency, EFFICIENCY),
         Column("95% interval", lambda row: efficiency_limits(row.point.efficiency), on="page"),
         Column("90 epochs\nof ImageNet", lambda row: row.point.time_to_train_s, Kind(duration), on="page"),
-        exchange("all-\nreduce", lambda of: of.time_s, SECONDS, " left"),
-        exchange("algo\nGB/s", lambda of: of.algorithm_bytes_s, _GIGABYTES),
-        exchange("bus\nGB/s", lambda of: of.bus_bytes_s, _GIGABYTES),
+        allreduce("all-\nreduce", lambda exchange: exchange.time_s, SECONDS, " left"),
+        allreduce("algo\nGB/s", lambda exchange: exchange.algorithm_bytes_s, _GIGABYTES),
+        allreduce("bus\nGB/s", lambda exchange: exchange.bus_bytes_s, _GIGABYTES),
         Column(
             "imbalance\n(slowest)", lambda row: row.point.imbalance and row.point.imbalance.share, SHARE, mark=slowest
         ),
-        Column("slowest in", lambda row: row.point.imbalance and _steps(row.point.imbalance), on="page"),
+        Column("slowest in", lambda row: row.point.imbalance and _slowest_steps(row.point.imbalance), on="page"),
         Column("fastest rank", lambda row: row.point.imbalance and str(row.point.imbalance.fastest), on="page"),
         Column("cores\nper rank", lambda row: ", ".join(map(str, row.point.cores)), COUNT),
     )
 
 
-def _steps(uneven: Imbalance) -> str:
-    return f"{uneven.slowest_in} of {len(uneven.steps)} steps"
+def _slowest_steps(imbalance: Imbalance) -> str:
+    return f"{imbalance.slowest_in} of {len(imbalance.steps)} steps"
 
 
 def table(curves: Sequence[Curve]) -> Table[CurveRow]:
-    """A row per cell, curve by curve."""
+    """Return the console's table of scaling, with a row per cell."""
     names = (
         Column[CurveRow]("batch", lambda row: row.batch, wraps=False),
         Column[CurveRow]("config", lambda row: row.config, width=8),
@@ -83,8 +83,8 @@ def table(curves: Sequence[Curve]) -> Table[CurveRow]:
     return Table((*names, *columns(curves)), [*rows(curves)], gap=1)
 
 
-def head(curve: Curve) -> str:
-    """The batch size that a curve's cells share: "8", each rank's, or "16 in all"."""
+def batch_words(curve: Curve) -> str:
+    """Return the batch size of a curve: "8" for each rank, or "16 in all"."""
     return f"{curve.images}" if curve.kind == "weak" else f"{curve.images} in all"
 
 
@@ -93,29 +93,29 @@ def _cell(curve: Curve) -> Cell:
 
 
 def efficiency_limits(interval: Interval | None) -> str:
-    """ "90.8% to 93.4%"; a base over itself has none."""
+    """Format the limits of an efficiency: "90.8% to 93.4%". The base's own efficiency has none."""
     return "" if interval is None or interval.low == interval.high else limits(interval, percent)
 
 
 def _within(efficiency: Interval) -> str:
-    """Nothing where the interval is of no width, as of a base over itself."""
+    """Format the interval of an efficiency: "(91 to 93)". The base's own efficiency has none."""
     if efficiency.low == efficiency.high:
         return ""
     return f"({100 * efficiency.low:.0f} to {100 * efficiency.high:.0f})" if efficiency.high < 10 else "(any)"
 
 
 EFFICIENCY = Kind(percent, within=_within)
-"""92.1% (91 to 93)."""
+"""The format of an efficiency: 92.1% (91 to 93)."""
 _GIGABYTES = Kind(lambda bytes_s: number(bytes_s / 1e9))
-"""Of 10^9 bytes, as nccl-tests write them: 1.36."""
+"""The format of a bandwidth in units of 10^9 bytes/s, as in nccl-tests: 1.36."""
 
 
 def notes(curves: Sequence[Curve]) -> list[str]:
-    """Notes on how to read the table."""
+    """Return notes on how to read the table of scaling."""
     points = [point for curve in curves for point in curve.points]
     lines = ["efficiency: throughput over that of one rank times the ranks; docs/ranks.md defines every figure."]
     lines += [
-        f"{curve.config}, batch size {head(curve)}: over {curve.base.cell.ranks} ranks, the fewest measured."
+        f"{curve.config}, batch size {batch_words(curve)}: over {curve.base.cell.ranks} ranks, the fewest measured."
         for curve in curves
         if curve.base is not None and curve.base.cell.ranks > 1
     ]
@@ -137,7 +137,7 @@ def notes(curves: Sequence[Curve]) -> list[str]:
 
 
 def to_json(curves: Sequence[Curve]) -> list[dict[str, Any]]:
-    """Curves, for the JSON of `tcbench run`."""
+    """Return the curves for the JSON of `tcbench run`."""
     return [
         {
             **fields(curve, "kind config images base_ranks=base.cell.ranks"),

@@ -1,4 +1,4 @@
-"""Standard output of `tcbench run`, the parts that other commands share, and their JSON."""
+"""The table of results of `tcbench run`, with the sentences and notes around it, and its JSON."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ from tcbench.show.tables import ConfigTable, keyed
 
 
 def results_table(summaries: Sequence[CellSummary], speedups: Sequence[Interval | None]) -> ConfigTable[Row]:
-    """One row per cell. `speedups` holds each cell's ratio over the base, in the order of `summaries`."""
+    """Return a table with a row per cell. `speedups` are the ratios over the base, in the order of `summaries`."""
     return ConfigTable(
         cells.columns(summaries),
         [Row(*pair) for pair in zip(summaries, speedups, strict=True)],
@@ -30,24 +30,24 @@ def results_table(summaries: Sequence[CellSummary], speedups: Sequence[Interval 
     )
 
 
-def sentence(summaries: Sequence[CellSummary], speedups: Sequence[Interval | None]) -> str:
-    """The fastest cell's factor over the base, as the page's first sentence has it, and how sure that is; empty where
-    nothing was set over a base."""
+def fastest_sentence(summaries: Sequence[CellSummary], speedups: Sequence[Interval | None]) -> str:
+    """State the speed-up of the fastest cell over the base, and how certain it is; empty if nothing has a speed-up."""
     base = base_config(summaries)
-    over = [(s, by) for s, by in zip(summaries, speedups, strict=True) if by is not None and s.cell.config != base]
-    winner = best(s for s, _ in over)
+    pairs = zip(summaries, speedups, strict=True)
+    ratios = {s.key: (s, ratio) for s, ratio in pairs if ratio is not None and s.cell.config != base}
+    winner = best(s for s, _ in ratios.values())
     if winner is None:
         return ""
-    summary, by = next(pair for pair in over if pair[0] is winner)
-    name = f"{summary.cell.config}, batch size {summary.cell.batch_size}"
-    if summary.key not in judged(summaries):
-        return f"{name}: {factor(by.value)} {base} by one trial each, not judged."
-    undecided = ": undecided, either may be the faster" if by.holds(1.0) else ""
-    return f"{name}: {factor(by.value)} {base} (95% interval {limits(by, factor)}){undecided}."
+    _, ratio = ratios[winner.key]
+    name = f"{winner.cell.config}, batch size {winner.cell.batch_size}"
+    if winner.key not in judged(summaries):
+        return f"{name}: {factor(ratio.value)} {base} by one trial each, not judged."
+    undecided = ": undecided, either may be the faster" if ratio.holds(1.0) else ""
+    return f"{name}: {factor(ratio.value)} {base} (95% interval {limits(ratio, factor)}){undecided}."
 
 
 def reasons(summaries: Sequence[CellSummary]) -> list[str]:
-    """Why a cell has no number, or only some of its trials succeeded: a line each."""
+    """Return a line for each cell that has no number, or of which only some trials succeeded."""
     lines = [f"{s.cell.label}: {s.status}: {s.reason or ''}" for s in summaries if s.images_per_s is None]
     lines += [
         f"{s.cell.label}: only {s.trials_ok} of {s.trials} trials succeeded"
@@ -58,7 +58,7 @@ def reasons(summaries: Sequence[CellSummary]) -> list[str]:
 
 
 def footnotes(summaries: Sequence[CellSummary]) -> list[str]:
-    """Notes on how to read the table of results."""
+    """Return notes on how to read the table of results, warnings first."""
     lines: list[str] = []
     if busy := cells.busy_line([summary for summary in summaries if summary.images_per_s]):
         lines.append(Caution(f"†: {busy}; stop it and measure again."))
@@ -83,12 +83,12 @@ def footnotes(summaries: Sequence[CellSummary]) -> list[str]:
     if units == {"steps"}:
         lines.append(Caution(f"±: over the steps of one trial each, not judged; {TAKE_ENOUGH}."))
     elif units:
-        of_one = " or ".join([cells.BY_THE_RUN] * ("run" in units) + ["over its steps"] * ("steps" in units))
+        single_trial = " or ".join([cells.BY_THE_RUN] * ("run" in units) + ["over its steps"] * ("steps" in units))
         shared = ", with the noise that the run's cells share" * (
             sum(s.images_per_s is not None for s in summaries) > 1
         )
-        of_one = of_one and f"; of a cell with one trial, {of_one}"
-        lines.append(f"±: 95% interval over trials{shared}{of_one}.")
+        single_trial = single_trial and f"; of a cell with one trial, {single_trial}"
+        lines.append(f"±: 95% interval over trials{shared}{single_trial}.")
     return lines + [Caution(f"{line[:1].upper()}{line[1:]}.") for line in emulation_lines(s.cell for s in summaries)]
 
 
@@ -99,7 +99,7 @@ def summary_json(
     speedups: Sequence[Interval | None],
     scaling: Sequence[dict[str, Any]] = (),
 ) -> str:
-    """The table as JSON. `scaling`: the curves, as `tcbench.commands.run.scaling_table` writes them."""
+    """Return the table as JSON. `scaling` are the curves from `scaling_table.to_json`."""
     base, columns = base_config(summaries), cells.columns(summaries)
     rows = [
         {
@@ -118,17 +118,19 @@ def summary_json(
 
 
 def round_label(rounds: Rounds) -> str:
-    """The round of the next trial, of as many as there can be: "round 2 of at most 5"; empty where that is one. How
-    many a budget has time for changes with every trial; the ETA says it."""
+    """Name the round of the next trial: "round 2 of at most 5". Empty if there is only one round.
+
+    The limit is the number of trials, not what a time budget allows, since that estimate changes with every trial.
+    """
     if rounds.trials == 1:
         return ""
     most = "at most " * (rounds.budget_s is not None)
-    of = "" if rounds.trials is None else f" of {most}{rounds.trials}"
-    return f"round {next(rounds.ahead())[1] + 1}{of}"
+    total = "" if rounds.trials is None else f" of {most}{rounds.trials}"
+    return f"round {next(rounds.ahead())[1] + 1}{total}"
 
 
 def tally(summaries: Sequence[CellSummary]) -> str:
-    """`18 cells ok, 2 skipped`."""
+    """Count cells by status: "18 cells ok, 2 skipped"."""
     counts = Counter(summary.status for summary in summaries)
     ok = counts.pop("ok", 0)
     return ", ".join([f"{counted(ok, 'cell')} ok", *(f"{n} {status}" for status, n in counts.items())])

@@ -5,7 +5,7 @@ from factories import make_cell, make_record
 from show.charts.charts import assert_tidy, bars, legend, words
 
 from tcbench.analysis.summary import CellSummary, summarise
-from tcbench.commands.run.networks_chart import networks, networks_chart
+from tcbench.commands.run.networks_chart import network_results, networks_chart
 from tcbench.engine.models import MODELS
 
 BEST = "bf16+batched+nhwc+fused+static_graph"
@@ -25,7 +25,7 @@ def summaries(*models: str, failed: tuple[str, ...] = ()) -> tuple[CellSummary, 
 
 
 def test_a_result_has_the_networks_counts_its_base_and_its_best() -> None:
-    alexnet, vgg = networks(summaries("alexnet", "vgg16"))
+    alexnet, vgg = network_results(summaries("alexnet", "vgg16"))
     assert (alexnet.model, alexnet.parameters, alexnet.batch_size) == ("alexnet", 61_100_840, 8)
     assert vgg.macs_per_image == MODELS["vgg16"].macs("v1", 64, 1000)
     assert (vgg.base.cell.config, vgg.best.cell.config) == ("fp32", BEST)
@@ -33,11 +33,11 @@ def test_a_result_has_the_networks_counts_its_base_and_its_best() -> None:
 
 
 def test_one_network_is_not_beside_another() -> None:
-    assert networks(summaries("resnet50")) == ()
+    assert network_results(summaries("resnet50")) == ()
 
 
 def test_a_network_that_failed_keeps_its_place_without_figures() -> None:
-    alexnet, vgg = networks(summaries("alexnet", "vgg16", failed=("vgg16",)))
+    alexnet, vgg = network_results(summaries("alexnet", "vgg16", failed=("vgg16",)))
     assert alexnet.base is not None
     assert (vgg.base, vgg.best, vgg.speedup) == (None, None, None)
 

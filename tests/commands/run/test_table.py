@@ -41,14 +41,14 @@ def test_a_sentence_says_what_the_fastest_is_over_the_base_and_how_sure_that_is(
         for trial in range(trials)
     ]
     summaries = summarise(records)
-    assert console.sentence(summaries, speedups(summaries)) == expected
-    assert console.sentence(summaries[:1], speedups(summaries[:1])) == ""
+    assert console.fastest_sentence(summaries, speedups(summaries)) == expected
+    assert console.fastest_sentence(summaries[:1], speedups(summaries[:1])) == ""
 
 
 def test_the_sentence_is_of_the_fastest_cell_though_another_has_the_larger_factor():
     rates = {("fp32", 4): 10.0, ("fp16", 4): 40.0, ("fp32", 8): 30.0, ("fp16", 8): 60.0}
     summaries = summarise([factories.make_record(*cell, images_per_s=rate) for cell, rate in rates.items()])
-    assert console.sentence(summaries, speedups(summaries)).startswith("fp16, batch size 8: 2.0")
+    assert console.fastest_sentence(summaries, speedups(summaries)).startswith("fp16, batch size 8: 2.0")
 
 
 def test_a_factor_over_a_base_of_one_trial_is_not_judged_though_the_other_side_has_more():
@@ -58,7 +58,7 @@ def test_a_factor_over_a_base_of_one_trial_is_not_judged_though_the_other_side_h
     summaries = summarise(records)
     assert [summary.unit for summary in summaries] == ["steps", "trials"]
     assert judged(summaries) == frozenset()
-    assert console.sentence(summaries, speedups(summaries)).endswith("by one trial each, not judged.")
+    assert console.fastest_sentence(summaries, speedups(summaries)).endswith("by one trial each, not judged.")
 
 
 def test_an_ablation_says_what_it_changes_and_no_config_stands_on_it():
