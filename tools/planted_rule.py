@@ -61,6 +61,7 @@ RENAMED = [
     ("tcbench.commands.gate.bisect._ends", "tcbench.commands.gate.bisect.command._measure_ends"),
     ("tcbench.cli.bisect._not_slower", "tcbench.commands.gate.bisect.command._state_without_loss"),
     ("tcbench.run.bisect._measured", "tcbench.commands.gate.bisect.search._with_round"),
+    ("tcbench.cli.comparisons.comparable", "tcbench.commands.compare.outcome.with_allowed"),
 ]
 
 KINDS = ("comparison", "arithmetic", "condition", "value", "statement", "part", "outcome")

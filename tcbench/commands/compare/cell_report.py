@@ -1,6 +1,8 @@
-"""A comparison in words, made once: `comparison_report` makes a `CellReport` of each cell. The table, Markdown, JUnit,
-GitHub's annotations and the chart show these and import nothing else of the judgement. Every text is one line without
-control characters, and is not yet escaped for Markdown, XML or anything else."""
+"""A comparison in words.
+
+`comparison_report` makes a `CellReport` of each cell. The table, Markdown, JUnit, GitHub annotations and the chart show
+these and need nothing else of the analysis. Every text is one line without control characters; the format escapes
+it."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
@@ -32,23 +34,26 @@ from tcbench.show.sides import UNNAMED, Labels, allowed_lines, first_few
 from tcbench.show.verdicts import STATUS_BADGES
 
 _DOUBTS = ("throttled", "on a busy machine", "stalled", "noisy", "not settled", *STATUSES)
+"""Kinds of doubt about trials, in the words with which notes begin."""
 
 
 @dataclass(frozen=True)
 class CellReport(CellComparison):
-    """A cell's comparison in words. `where` holds the facts that distinguish the cell from others of the same config,
-    batch size and metric; it is usually empty."""
+    """A cell's comparison in words.
+
+    `where` lists the facts that distinguish the cell from others of the same config, batch size and metric; it is
+    usually empty."""
 
     where: str = ""
 
     @property
     def name(self) -> str:
-        """`fp32, batch size 4`, with `where`: no other cell of the same metric shares it."""
+        """The cell's label with `where`: `fp32, batch size 4`. It is unique among the cells of a metric."""
         return self.cell.label + (f" ({self.where})" if self.where else "")
 
     @property
     def where_in_table(self) -> str:
-        """`where` without the model, which has a column."""
+        """The facts of `where` without the model, which has its own column."""
         return ", ".join(fact for fact in self.where.split(", ") if fact != f"model {self.cell.model}")
 
     @property
@@ -57,8 +62,9 @@ class CellReport(CellComparison):
         return {name: side for name, side in (("base", self.base), ("current", self.current)) if side}
 
     def figure(self, name: str) -> tuple[str, float | None]:
-        """Return a side's figure as text without its unit (bytes have theirs), and as a number; a side without one has
-        its status as text."""
+        """Return a side's figure as text and as a number.
+
+        The text has no unit, except for bytes. A side without a figure has its status as text."""
         side = self.sides.get(name)
         if side is None or side.figure is None:
             return "-" if side is None or side.status == "ok" else side.status, None
@@ -66,7 +72,7 @@ class CellReport(CellComparison):
 
     @cached_property
     def sentence(self) -> str:
-        """The reason of the verdict: the change with its interval, where a loss sits, what would decide."""
+        """The reason of the verdict: the change with its interval, the phase of a loss, and what would decide."""
         if self.verdict in ("missing", "new"):
             [(name, side)] = self.sides.items()
             state = f"{side.status}: {side.reason}" if side.reason else side.status
@@ -86,34 +92,34 @@ class CellReport(CellComparison):
 
     @property
     def reasons(self) -> list[str]:
-        """The sentence's parts without the ratio, and which trials are doubtful."""
+        """The parts of the sentence without the ratio, and the doubtful trials."""
         doubts = (f"{name}: {note}" for name, note in self.doubts)
         return [*filter(None, [*self.findings, self.why, *self.advice]), *doubts]
 
     @cached_property
     def doubts(self) -> list[tuple[str, str]]:
-        """What makes trials doubtful, each with its side."""
+        """The doubts about trials, each with the name of its side."""
         return [(name, note) for name, side in self.sides.items() if side.status == "ok" for note in side.notes]
 
     @cached_property
     def findings(self) -> list[str]:
-        """Confirmed facts besides the ratio: a slower median step, and phases that take longer."""
+        """Confirmed facts besides the ratio: a slower median step, and slower phases."""
         return [*filter(None, [self._slower_at_median, self._slower_in])]
 
     @property
     def more(self) -> str:
-        """The trials that an inconclusive cell lacks, in short: `+3 trials`."""
+        """The number of trials that an inconclusive cell lacks, in short: `+3 trials`."""
         lacks = self.more_trials if self.verdict == "inconclusive" and self.ratio is not None else None
         return "" if lacks is None else f"+{counted(lacks, 'trial')}"
 
     @property
     def in_row(self) -> bool:
-        """Whether verdict, ratio and `more` say all of the sentence."""
+        """Whether the verdict, the ratio and `more` say everything that the sentence says."""
         return self.verdict == "improved" or bool(self.more and not self.findings and not self.held_back)
 
     @cached_property
     def median_step(self) -> str:
-        """The ratio at the median step, where slow steps tell it from that over total time. Else empty."""
+        """The ratio at the median step, if slow steps make it differ from that over total time; else empty."""
         base, current = self.base, self.current
         if self.metric.name != "throughput" or self.ratio is None or base is None or current is None:
             return ""
@@ -121,14 +127,14 @@ class CellReport(CellComparison):
             return ""
         at_median = current.median_images_per_s / base.median_images_per_s
         shares = [side.spikes or 0.0 for side in (base, current)]
-        spiky = abs(shares[1] - shares[0]) >= 0.005  # worth a word
-        if self.ratio.holds(at_median) and not spiky:
+        spikes_differ = abs(shares[1] - shares[0]) >= 0.005
+        if self.ratio.holds(at_median) and not spikes_differ:
             return ""
-        return quotient(at_median) + (f", spikes {' -> '.join(map(percent, shares))}" if spiky else "")
+        return quotient(at_median) + (f", spikes {' -> '.join(map(percent, shares))}" if spikes_differ else "")
 
     @property
     def _slower_at_median(self) -> str:
-        """The median step's loss where that is sure and the verdict is inconclusive; else empty."""
+        """The loss at the median step, if it is certain while the verdict is inconclusive; else empty."""
         if self.slower_at_median is None:
             return ""
         longer = 1 / self.slower_at_median
@@ -141,29 +147,32 @@ class CellReport(CellComparison):
 
     @property
     def _slower_in(self) -> str:
-        """The phases that surely take longer, as shares of the base's step: `slower by 5.4% of the step (4.3% to 6.5%)
-        in update`; where work moved also those that surely take less. Empty where no phase is sure."""
+        """The phases that are certainly slower, with their loss as a share of the base's step.
+
+        Example: `slower by 5.4% of the step (4.3% to 6.5%) in update`. If work moved, the phases that became faster are
+        listed too. Empty if no phase is certain."""
 
         def share(phase: PhaseChange) -> str:
-            by = phase.slower_by
-            return "" if by is None else f"{percent(by.value)} of the step ({percent(by.low)} to {percent(by.high)})"
+            loss = phase.slower_by
+            return f"{percent(loss.value)} of the step ({percent(loss.low)} to {percent(loss.high)})" if loss else ""
 
         if self.verdict == "regression":
             culprit = self.culprit
             return f"slower by {share(culprit)} in {culprit.name}" if culprit and culprit.decision == "slower" else ""
         if self.moved:
-            phases = [(p.name, p.slower_by) for p in self.phases if p.decision in ("moved", "faster")]
-            return f"work moved: {', '.join(f'{name} {change(1 + by.value)} of the step' for name, by in phases if by)}"
+            changes = [(p.name, p.slower_by) for p in self.phases if p.decision in ("moved", "faster")]
+            words = [f"{name} {change(1 + loss.value)} of the step" for name, loss in changes if loss]
+            return f"work moved: {', '.join(words)}"
         if not self.slower_phases:
             return ""
-        whole = "the whole step lost less than the threshold"
+        step = "the whole step lost less than the threshold"
         if self.verdict == "inconclusive":
-            whole = "whether the whole step is slower is not settled"
-        return f"{listed([f'{p.name} is surely slower by {share(p)}' for p in self.slower_phases])}; {whole}"
+            step = "whether the whole step is slower is not settled"
+        return f"{listed([f'{p.name} is surely slower by {share(p)}' for p in self.slower_phases])}; {step}"
 
     @cached_property
     def advice(self) -> list[str]:
-        """The place of a loss, or what would decide."""
+        """The phase that a loss sits in, or the number of trials that would decide."""
         if self.verdict == "regression" and self.metric.name == "throughput":
             kernels = f"only where the two sides ran different kernels: {', '.join(self.other_kernels)}"
             return [*filter(None, [self._place_of_loss, kernels if self.grew_by_kernels else ""])]
@@ -184,7 +193,7 @@ class CellReport(CellComparison):
 
     @property
     def _place_of_loss(self) -> str:
-        """The phase that a loss sits in, and how much of the base's step that is."""
+        """The phase that a loss sits in, and that phase's share of the base's step."""
         culprit = self.culprit
         if culprit is None:
             return "no single phase surely takes longer" if self.phases else ""
@@ -200,7 +209,7 @@ class CellReport(CellComparison):
 
     @property
     def point(self) -> float | None:
-        """The ratio, also where there are too few trials for an interval."""
+        """The ratio, even if there are too few trials for an interval."""
         if self.ratio is not None:
             return self.ratio.value
         figures = [side.figure for side in self.sides.values() if side.figure is not None]
@@ -208,17 +217,19 @@ class CellReport(CellComparison):
 
     @property
     def phase_ratio(self) -> Interval | None:
-        """The ratio if nothing had changed but the phase that a loss surely sits in."""
-        by = self.culprit.slower_by if self.culprit is not None and self.culprit.decision == "slower" else None
-        return by and 1 / Interval(1 + by.value, 1 + by.low, 1 + by.high)
+        """The ratio that would result if only the phase with the loss had changed."""
+        loss = self.culprit.slower_by if self.culprit is not None and self.culprit.decision == "slower" else None
+        return loss and 1 / Interval(1 + loss.value, 1 + loss.low, 1 + loss.high)
 
     @property
     def instead(self) -> str:
-        """Words in place of a ratio."""
+        """The words shown in place of a ratio."""
         if len(self.sides) == 1:
             [(name, side)] = self.sides.items()
             bare = side.figure is None or self.metric.unit == "bytes"
-            state = side.status if side.figure is None else self.figure(name)[0] + f" {unit([self])}" * (not bare)
+            state = (
+                side.status if side.figure is None else self.figure(name)[0] + f" {figure_unit([self])}" * (not bare)
+            )
             return f"not in {'current' if name == 'base' else 'base'}; {name}: {state}"
         base, current = self.sides.values()
         before, now = (STATUS_BADGES[side.status].word for side in (base, current))
@@ -230,7 +241,7 @@ class CellReport(CellComparison):
 
 @dataclass(frozen=True)
 class ComparisonReport(Comparison):
-    """A comparison in words. `labels` name its sides."""
+    """A comparison in words. `labels` are the names of its sides."""
 
     cells: tuple[CellReport, ...]
     labels: Labels = UNNAMED
@@ -242,7 +253,9 @@ class ComparisonReport(Comparison):
 
     @property
     def headline(self) -> str:
-        """`1 regression, 2 inconclusive, 17 pass at a threshold of 3%`; says first where nothing is settled."""
+        """The count of verdicts: `1 regression, 2 inconclusive, 17 pass at a threshold of 3%`.
+
+        If nothing is settled, it says that first."""
         counts = ", ".join(f"{n} {verdict}" for verdict, n in self.verdicts.items()) or "nothing to compare"
         loud = "NOT SETTLED: nothing was proven: " if self.unsettled else ""
         return f"{loud}{counts} at a threshold of {threshold(self.rule.threshold)}"
@@ -268,7 +281,7 @@ class ComparisonReport(Comparison):
 
     @property
     def one_sided_lines(self) -> list[str]:
-        """A remark where a cell is decided though its interval includes the threshold."""
+        """A remark if a cell is decided although its interval includes the threshold."""
         worst = 1 - self.rule.threshold
         decided = [cell for cell in self.cells if cell.verdict in ("pass", "regression")]
         ratios = [c.ratio if c.metric.more_is_better else 1 / c.ratio for c in decided if c.ratio]
@@ -279,7 +292,7 @@ class ComparisonReport(Comparison):
 
     @property
     def drift_lines(self) -> list[str]:
-        """A remark where cells were compared round by round."""
+        """A remark if cells were compared round by round."""
         paired = sum(cell.by_round for cell in self.cells)
         ratios = "the ratio" if len(self.cells) == 1 else f"{paired} of {len(self.cells)} ratios"
         says = "machine speed drifts from round to round, so base and current are compared round by round"
@@ -288,21 +301,23 @@ class ComparisonReport(Comparison):
     @property
     def facets(self) -> str:
         """The facets in which the sides differ."""
-        return "; ".join(FACETS.get(name, name) for name in dict.fromkeys(one.facet for one in self.differences))
+        return "; ".join(
+            FACETS.get(name, name) for name in dict.fromkeys(difference.facet for difference in self.differences)
+        )
 
     def allowed(self, most: int = 8) -> list[str]:
-        """Return the differences that were let pass, a line for each facet."""
+        """Return the differences that --allow permits, a line per facet."""
         return allowed_lines(self.differences, most)
 
     def doubts(self, most: int, more: str = "") -> list[str]:
-        """Return a line for each doubtful trial; if there are over `most`, lines with their numbers that end with
-        `more`."""
+        """Return a line per doubtful trial. If there are more than `most`, return their counts instead, each line
+        ending with `more`."""
         lines = dict.fromkeys(f"{side}, {cell.name}: {note}" for cell in self.cells for side, note in cell.doubts)
         return [*lines] if len(lines) <= most else [f"{line}{more}" for line in self.counted_doubts]
 
     @property
     def counted_doubts(self) -> list[str]:
-        """The doubtful trials of each side, counted by reason: `base: 14 trials noisy, 3 trials throttled, in 9
+        """The number of doubtful trials per side and reason: `base: 14 trials noisy, 3 trials throttled, in 9
         cells`."""
         of_cells, lines = {(cell.machine, cell.cell): cell.doubts for cell in self.cells}, []
         for side in ("base", "current"):
@@ -314,7 +329,7 @@ class ComparisonReport(Comparison):
 
     @property
     def next_steps(self) -> list[NextStep]:
-        """The command that takes the greatest loss apart; none without a loss, or where no file has its records."""
+        """The command that breaks the greatest loss down; none without a loss, or if no file holds the records."""
         lost = [c for c in self.cells if c.verdict == "regression" and c.metric.name == "throughput" and c.ratio]
         if not lost or self.labels.files is None or any(cell.where for cell in self.cells):
             return []
@@ -324,7 +339,7 @@ class ComparisonReport(Comparison):
 
 
 def comparison_report(comparison: Comparison, labels: Labels = UNNAMED) -> ComparisonReport:
-    """Put a comparison and each of its cells into words."""
+    """Return a comparison in words."""
     cells: dict[int, CellReport] = {}
     for numbered in grouped((cell.metric, (n, cell)) for n, cell in enumerate(comparison.cells)).values():
         wheres = distinguishing_settings([(cell.machine, cell.cell) for _, cell in numbered])
@@ -332,34 +347,36 @@ def comparison_report(comparison: Comparison, labels: Labels = UNNAMED) -> Compa
     return ComparisonReport(**vars(comparison) | {"cells": tuple(cells[n] for n in sorted(cells))}, labels=labels)
 
 
-def unit(cells: Sequence[CellReport]) -> str:
-    """Return the unit of the figures of cells of one metric: what is counted in images elsewhere, in their own."""
+def figure_unit(cells: Sequence[CellReport]) -> str:
+    """Return the unit of figures of one metric. Images are counted in the unit of the cells' own step."""
     return cells[0].metric.unit.replace("images", rate_unit(cell.cell for cell in cells).removesuffix("/s"))
 
 
-def titled(cells: Sequence[CellReport]) -> str:
-    """Return the cells' metric with its unit, which bytes bring with them: `throughput (images/s)`, `memory`."""
+def metric_with_unit(cells: Sequence[CellReport]) -> str:
+    """Return the name of the cells' metric with its unit: `throughput (images/s)`, `memory`."""
     metric = cells[0].metric
-    return metric.name if metric.unit == "bytes" else f"{metric.name} ({unit(cells)})"
+    return metric.name if metric.unit == "bytes" else f"{metric.name} ({figure_unit(cells)})"
 
 
-def heading(cells: Sequence[CellReport]) -> str:
-    """Return what the cells are compared by: `throughput: images per second over total time`."""
+def metric_heading(cells: Sequence[CellReport]) -> str:
+    """Return a heading for the cells of a metric: `throughput: images per second over total time`."""
     items = rate_unit(cell.cell for cell in cells).removesuffix("/s")
     return f"{cells[0].metric.name}: {cells[0].metric.says.replace('images', items)}"
 
 
-def reasons(cells: Iterable[CellReport], most: int = 3) -> list[str]:
-    """Return a line for each verdict that needs one, in order; cells with the same reason share it."""
+def reason_lines(cells: Iterable[CellReport], most: int = 3) -> list[str]:
+    """Return a line for each verdict that needs an explanation, in order. Cells with the same reason share it."""
     groups = grouped(((cell.verdict, cell.sentence), cell.name) for cell in cells if cell.explained)
     return [f"{first_few(names, most)}: {verdict}: {says}" for (verdict, says), names in groups.items()]
 
 
 def _limits(interval: Interval, words: Callable[[float], str] = change) -> str:
+    """Return the limits of an interval in words: `-3.1% to +0.4%`."""
     low, high = sorted((interval.low, interval.high))
     return f"{words(low)} to {words(high)}"
 
 
 def _kind(note: str) -> str:
+    """Return the kind of doubt that a note on a trial expresses."""
     rest = note.split(" ", 2)[-1]
     return next((kind for kind in _DOUBTS if rest.startswith(kind)), "doubtful")

@@ -1,8 +1,6 @@
-"""A comparison as a forest plot: a row per cell with its ratio, the interval, and the verdict as sign and word; and the
-section of the page with verdicts, the plot, and what differs beside.
+"""A comparison as a forest plot, a row per cell with its ratio, interval and verdict; and the page's section of it.
 
-Owns rows, blocks of rows and their axis. Knows nothing of how a verdict came about.
-"""
+Knows nothing of how a verdict came about."""
 
 import itertools
 from collections.abc import Sequence
@@ -16,8 +14,8 @@ from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
 
 from tcbench.analysis.stats import Interval
 from tcbench.analysis.summary import CellSummary, Setting
-from tcbench.commands.compare.cell_report import CellReport, ComparisonReport, heading, titled
-from tcbench.commands.compare.table import figures
+from tcbench.commands.compare.cell_report import CellReport, ComparisonReport, metric_heading, metric_with_unit
+from tcbench.commands.compare.table import figure_columns
 from tcbench.core.errors import SelectionError
 from tcbench.core.groups import grouped
 from tcbench.show.charts.inline import tooltip
@@ -45,7 +43,7 @@ from tcbench.show.tables import COUNT, Badge, Column, Field, Table, Tone, cell_c
 from tcbench.show.verdicts import FORMS, signed, tone
 
 MAX_ROWS = 600
-"""More are refused: no picture that high can be drawn or read."""
+"""Limit of rows; a taller picture could not be drawn or read."""
 
 _TALL = 20  # rows; a block of more has its numbers above too
 _ROW = 0.215
@@ -58,21 +56,23 @@ _INKS: dict[Tone, str] = {"bad": LOSS, "good": GAIN, "warn": INK, "plain": INK}
 
 
 def comparison_chart(report: ComparisonReport, *, title: str = "") -> Figure:
-    """A block per machine (and setting) and metric; in it a row per cell, by batch size, then config, in the order of
-    first appearance; at the end the geometric mean. Raises SelectionError for nothing to draw or too many cells."""
+    """Draw a block per machine, setting and metric, with a row per cell and the geometric mean.
+
+    Rows are ordered by batch size, then by config as first seen. Raises SelectionError if there are no cells or too
+    many."""
     if not report.cells:
         raise SelectionError("nothing to compare: no cells on either side")
     if len(report.cells) > MAX_ROWS:
         raise SelectionError(
             f"{len(report.cells)} cells do not fit in one chart (at most {MAX_ROWS}); compare fewer configs"
         )
-    blocks, more = first_panels(_blocks(report), lambda block: block.title, "--config, or name fewer files")
+    blocks, omitted = first_panels(_blocks(report), lambda block: block.title, "--config, or name fewer files")
     ratios = [cell.ratio for cell in report.cells if cell.ratio]
-    ends = _limits(ratios, [row.point for block in blocks for row in block.rows])
+    ends = _axis_limits(ratios, [row.point for block in blocks for row in block.rows])
     base, current = _short(report.labels.base), _short(report.labels.current)
     compared = "" if report.labels is UNNAMED else f"{current} against {base} · "
     subtitle = drawable(compared + report.headline)
-    page = ChartPage(drawable(title or "What got slower?"), subtitle, [*map(drawable, _small_print(report)), *more])
+    page = ChartPage(drawable(title or "What got slower?"), subtitle, [*map(drawable, _small_print(report)), *omitted])
     column = page.panels([block.tops[-1] for block in blocks])[:, 0]
     figures = 72 * max(text_width(_figures(row), WORDS) for block in blocks for row in block.rows) + 14
     for axes, block in zip(column, blocks, strict=True):
@@ -87,14 +87,16 @@ def comparison_chart(report: ComparisonReport, *, title: str = "") -> Figure:
 
 
 def _short(label: str) -> str:
-    """A side's name, of a file only what comes after the last slash."""
+    """Return a side's name; of a path, only the file name."""
     return label.rpartition("/")[2].replace(".jsonl", "") or label
 
 
 @dataclass(frozen=True)
 class _Row:
-    """One cell, or the mean of all, which is no cell. `batch_size` is empty where it is that of the row above. `point`
-    is the ratio, also where there are too few trials for an interval."""
+    """A row of the chart: a cell, or the geometric mean of all cells (`cell` is None).
+
+    `batch_size` is empty if the row above has the same one. `point` is the ratio, even if there are too few trials for
+    an interval."""
 
     batch_size: str
     name: str
@@ -108,7 +110,7 @@ class _Row:
 
     @property
     def height(self) -> float:
-        """Inches."""
+        """The height of the row in inches."""
         return max(_ROW, 0.05 + (1 + self.label.count("\n")) * line_height(LEGEND))
 
     @property
@@ -122,7 +124,7 @@ class _Row:
 
 @dataclass(frozen=True)
 class _Block:
-    """Rows of one metric on one machine, below each other in inches."""
+    """The rows of one metric on one machine, stacked; positions are in inches."""
 
     title: str
     metric: str
@@ -131,20 +133,22 @@ class _Block:
 
     @cached_property
     def tops(self) -> list[float]:
-        """Tops of the rows, and at last the foot of the last one: a batch size stands above its first row."""
+        """Top edges of the rows and the bottom edge of the last one. A batch size stands above its first row."""
         heights = [row.height + _ROW * bool(row.batch_size) for row in self.rows]
         return [0.0, *itertools.accumulate(heights)]
 
     @property
     def places(self) -> list[float]:
-        """The middle of each row."""
+        """Vertical centres of the rows."""
         return [end - row.height / 2 for row, end in zip(self.rows, self.tops[1:], strict=True)]
 
 
-def _limits(ratios: Sequence[Interval], points: Sequence[float | None]) -> tuple[float, float]:
-    """Of the axis of ratios, the same in all blocks: logarithms, so that twice and half lie as far from 1."""
-    values = [value for value in points if value is not None]
-    low, high = min([*values, 1 / _LEAST]), max([*values, _LEAST])
+def _axis_limits(ratios: Sequence[Interval], points: Sequence[float | None]) -> tuple[float, float]:
+    """Return the limits of the ratio axis, which all blocks share.
+
+    The axis is logarithmic, so that a factor of 2 is as far from 1 as a factor of 1/2."""
+    drawn = [point for point in points if point is not None]
+    low, high = min([*drawn, 1 / _LEAST]), max([*drawn, _LEAST])
     ends = [max(ratio.low, low / _CUT) for ratio in ratios] + [min(ratio.high, high * _CUT) for ratio in ratios]
     low, high = min([low, *ends]), max([high, *ends])
     pad = (high / low) ** 0.04
@@ -152,24 +156,26 @@ def _limits(ratios: Sequence[Interval], points: Sequence[float | None]) -> tuple
 
 
 def _blocks(report: ComparisonReport) -> list[_Block]:
+    """Return the chart's blocks, with the geometric mean of a metric in its last block."""
+
     def key(cell: CellReport) -> tuple[str | None, Setting, str]:
         setting = CellSummary(cell.cell, cell.machine, None, "ok", None, 0, 0).setting
         return cell.base.machine if cell.base else cell.machine, setting, cell.metric.name
 
     groups = grouped((key(cell), cell) for cell in report.cells)
     settings = list(dict.fromkeys(setting for _, setting, _ in groups))
-    machines_alone = len({setting.machine for setting in settings}) == len(settings)
+    machine_is_enough = len({setting.machine for setting in settings}) == len(settings)
     names = dict(zip(settings, distinguishing_settings([setting[:2] for setting in settings]), strict=True))
     several_ranks = len({setting.cell.ranks for setting in settings}) > 1
     blocks = []
-    for (came_from, setting, metric), cells in groups.items():
+    for (base_machine, setting, metric), cells in groups.items():
         machine = setting[0]
-        where = machine or "unknown machine"
-        if not machines_alone:
-            where = ", ".join(filter(None, (names[setting], counted(setting[1].ranks, "rank") * several_ranks)))
-        if came_from is not None and came_from != machine:
-            where = f"{came_from} → {where}"
-        title = drawable(f"{where} · {heading(cells)}")
+        block_name = machine or "unknown machine"
+        if not machine_is_enough:
+            block_name = ", ".join(filter(None, (names[setting], counted(setting[1].ranks, "rank") * several_ranks)))
+        if base_machine is not None and base_machine != machine:
+            block_name = f"{base_machine} → {block_name}"
+        title = drawable(f"{block_name} · {metric_heading(cells)}")
         blocks.append(_Block(title, metric, cells[0].metric.more_is_better, _rows(cells)))
     for mean in report.means:
         places = [place for place, block in enumerate(blocks) if block.metric == mean.metric.name]
@@ -180,6 +186,7 @@ def _blocks(report: ComparisonReport) -> list[_Block]:
 
 
 def _rows(cells: Sequence[CellReport]) -> tuple[_Row, ...]:
+    """Return a row per cell, by batch size and config."""
     configs = list(dict.fromkeys(cell.cell.config for cell in cells))
     ordered = sorted(cells, key=lambda cell: (cell.cell.batch_size, configs.index(cell.cell.config)))
     sizes = [None, *(cell.cell.batch_size for cell in ordered)]
@@ -190,6 +197,7 @@ def _rows(cells: Sequence[CellReport]) -> tuple[_Row, ...]:
 
 
 def _small_print(report: ComparisonReport) -> list[str]:
+    """Return the lines below the chart."""
     over = {"rounds, in pairs" if cell.by_round else "trials (Welch)" for cell in report.cells if cell.ratio}
     lines = [
         "ratio: current over base, of the geometric means over trials · whisker: its 95% confidence interval over "
@@ -206,7 +214,7 @@ def _small_print(report: ComparisonReport) -> list[str]:
 
 
 def _frame(axes: Axes, block: _Block, ends: tuple[float, float], worst: float) -> None:
-    """Ratios along x, names along y, lines at 1 and at the threshold."""
+    """Draw the axes of a block: ratios along x, names along y, lines at 1 and at the threshold."""
     axes.set_xscale("log")
     axes.set_xlim(ends)
     axes.set_ylim(block.tops[-1], 0)
@@ -235,16 +243,17 @@ def _frame(axes: Axes, block: _Block, ends: tuple[float, float], worst: float) -
 
 
 def _write_verdicts(axes: Axes, block: _Block, figures: float) -> None:
-    """Right of the axes: ratios in a column `figures` points wide, and verdicts."""
+    """Write the ratios, in a column `figures` points wide, and the verdicts to the right of the axes."""
     widest = max(block.rows, key=lambda row: len(row.verdict))
     for row, place in zip(block.rows, block.places, strict=True):
         verdict = shortened(drawable(row.verdict), WORDS, _VERDICT)
-        beside = {"coordinates": axes.get_yaxis_transform(), "bbox": None}
-        put(axes, _figures(row), (1, place), (figures - 6, 0), ha="right", in_layout=False, **beside)
-        put(axes, verdict, (1, place), (figures, 0), ha="left", color=row.ink, in_layout=row is widest, **beside)
+        style = {"coordinates": axes.get_yaxis_transform(), "bbox": None}
+        put(axes, _figures(row), (1, place), (figures - 6, 0), ha="right", in_layout=False, **style)
+        put(axes, verdict, (1, place), (figures, 0), ha="left", color=row.ink, in_layout=row is widest, **style)
 
 
 def _draw_row(axes: Axes, row: _Row, place: float, figures: float) -> None:
+    """Draw a cell's interval and ratio, or the words in place of a ratio."""
     low, high = axes.get_xlim()
     if row.point is None:
         room = axes.bbox.width / DPI + figures / 72 - 0.2
@@ -260,8 +269,8 @@ def _draw_row(axes: Axes, row: _Row, place: float, figures: float) -> None:
     if row.ratio is not None:
         ends = max(row.ratio.low, low), min(row.ratio.high, high)
         axes.plot(ends, [place, place], color=row.ink, linewidth=1.3, zorder=3, solid_capstyle="butt")
-        for end, whole, mark in ((ends[0], row.ratio.low, "<"), (ends[1], row.ratio.high, ">")):
-            cap, cap_size = ("|", 5.0) if end == whole else (mark, 4.0)
+        for end, limit, arrow in ((ends[0], row.ratio.low, "<"), (ends[1], row.ratio.high, ">")):
+            cap, cap_size = ("|", 5.0) if end == limit else (arrow, 4.0)
             axes.plot([end], [place], cap, color=row.ink, markersize=cap_size, zorder=3, clip_on=False)
     style: dict[str, Any] = {"markerfacecolor": face, "markeredgecolor": row.ink, "markeredgewidth": 0.9}
     [drawn] = axes.plot([row.point], [place], form, markersize=size, zorder=4, **style)
@@ -270,14 +279,14 @@ def _draw_row(axes: Axes, row: _Row, place: float, figures: float) -> None:
 
 
 def _figures(row: _Row) -> str:
-    """`0.950 (0.938 to 0.962)`."""
+    """Return a row's ratio with its interval: `0.950 (0.938 to 0.962)`."""
     if row.ratio is not None:
         return ratio(row.ratio)
     return "" if row.point is None else f"{quotient(row.point)} (one trial)"
 
 
 def comparison_section(report: ComparisonReport) -> Section:
-    """All cells of both sides."""
+    """Return the page's section with the verdicts, the chart and the table of all cells."""
     blocks: list[AnyBlock] = [Prose((_lead(report),))]
     if report.differences:
         words = say(
@@ -286,15 +295,16 @@ def comparison_section(report: ComparisonReport) -> Section:
         details = tuple(difference.says for difference in report.differences)
         blocks.append(Notice(Badge("not alike", "warn", "warn"), words, details))
     blocks.append(Points(_tally(report)))
-    every_cell = _table(report.cells)
+    table = _table(report.cells)
     measured = any(cell.ratio is not None for cell in report.cells)
-    blocks.append(_drawn(report, every_cell) if measured else Data(every_cell))
+    blocks.append(_drawn(report, table) if measured else Data(table))
     if report.notes:
         blocks.append(Notice(Badge("mixed", "warn", "warn"), say("Not all trials are alike."), report.notes))
     return Section("comparison", "Comparison", tuple(blocks))
 
 
 def _lead(report: ComparisonReport) -> Paragraph:
+    """Return the paragraph with the base, the geometric means and the threshold."""
     parts: list[str | Piece] = ["The base is ", strong(report.labels.base), ". "]
     for mean in report.means:
         over = counted(mean.cells, "cell")
@@ -309,7 +319,7 @@ def _lead(report: ComparisonReport) -> Paragraph:
 
 
 def _tally(report: ComparisonReport) -> tuple[tuple[Badge | None, Paragraph], ...]:
-    """A line per verdict with its cells, as many as a line takes."""
+    """Return a line per verdict with the cells that fit in it."""
     lines = []
     by_verdict = grouped((cell.verdict, cell) for cell in report.cells)
     for verdict in report.verdicts:
@@ -321,57 +331,59 @@ def _tally(report: ComparisonReport) -> tuple[tuple[Badge | None, Paragraph], ..
 
 
 def _distinct(cells: Sequence[CellReport]) -> int:
-    """The number of cells, each counted once by however many metrics it was compared."""
+    """Return the number of distinct cells. A cell compared by several metrics counts once."""
     return len({(cell.machine, cell.cell) for cell in cells})
 
 
 def _label(cell: CellReport, report: ComparisonReport) -> str:
-    """A cell and, where there are several, the metric that it was compared by."""
+    """Return a cell's label, with its metric if there are several metrics."""
     return spaced(cell.cell.label) + (f" ({cell.metric.name})" if len(report.by_metric) > 1 else "")
 
 
-def _drawn(report: ComparisonReport, every_cell: Table[CellReport]) -> AnyBlock:
-    """The chart with its table; the table alone where the chart would be too high."""
+def _drawn(report: ComparisonReport, table: Table[CellReport]) -> AnyBlock:
+    """Return the chart with its table, or the table alone if the chart would be too tall."""
     base = report.labels.base
     try:
         drawing = comparison_chart(report, title=f"Against {base}")
     except SelectionError as error:
-        return Data(every_cell, notes=(str(error),))
+        return Data(table, notes=(str(error),))
     metrics = listed([metric.name for metric in report.by_metric]).capitalize()
-    return drawings.figure(lambda: drawing, f"{metrics} against {base}", "comparison", every_cell)
+    return drawings.figure(lambda: drawing, f"{metrics} against {base}", "comparison", table)
 
 
 def _table(cells: Sequence[CellReport]) -> Table[CellReport]:
-    by_metric = grouped((cell.metric.name, cell) for cell in cells)
-    metrics = {name: titled(of_metric) for name, of_metric in by_metric.items()}
+    """Return the table of all cells for the page."""
+    metrics = {cell.metric.name: metric_with_unit([cell]) for cell in cells}
     columns = (
-        *cell_columns((one.cell for one in cells), lambda one: one.cell),
-        Column[CellReport]("config", lambda one: ", ".join(filter(None, (one.cell.config, one.where_in_table)))),
-        *([Column[CellReport]("metric", lambda one: metrics[one.metric.name])] if len(metrics) > 1 else []),
-        Column[CellReport]("verdict", lambda one: FORMS[one.verdict]),
-        *figures(),
+        *cell_columns((cell.cell for cell in cells), lambda cell: cell.cell),
+        Column[CellReport]("config", lambda cell: ", ".join(filter(None, (cell.cell.config, cell.where_in_table)))),
+        *([Column[CellReport]("metric", lambda cell: metrics[cell.metric.name])] if len(metrics) > 1 else []),
+        Column[CellReport]("verdict", lambda cell: FORMS[cell.verdict]),
+        *figure_columns(),
         Column[CellReport]("trials", _trials, COUNT),
-        Column[CellReport]("remarks", lambda one: "; ".join(one.reasons)),
+        Column[CellReport]("remarks", lambda cell: "; ".join(cell.reasons)),
     )
     return Table(columns, cells, f"Every cell of both sides: {listed(list(metrics.values()))}")
 
 
 def _trials(cell: CellReport) -> Field:
+    """Return the number of successful trials per side: `8 / 8`."""
     counts = [0 if side is None else side.trials_ok for side in (cell.base, cell.current)]
     return Field(" / ".join(map(str, counts)), counts[1])
 
 
 def comparison_lead(report: ComparisonReport) -> Paragraph:
-    """The comparison in one sentence: what is worse, else what is better, and what is not known."""
+    """Return the comparison in one sentence: what is worse, else what is better, and what is not settled."""
     worse = [cell for cell in report.cells if cell.verdict == "regression"]
     broken = [cell for cell in report.cells if cell.failing and cell.verdict != "regression"]
     better = [cell for cell in report.cells if cell.verdict == "improved"]
     unsure = [cell for cell in report.cells if cell.unsure]
     parts: list[str | Piece] = []
-    for cells, one, many in ((worse, "got worse", "got worse"), (broken, "is missing or fails", "are missing or fail")):
+    counts = (worse, "got worse", "got worse"), (broken, "is missing or fails", "are missing or fail")
+    for cells, singular, plural in counts:
         if n := _distinct(cells):
             examples = "; ".join(_label(cell, report) for cell in cells[:3]) + ("; ..." if len(cells) > 3 else "")
-            says = f"{counted(n, 'cell')} {one if n == 1 else many}"
+            says = f"{counted(n, 'cell')} {singular if n == 1 else plural}"
             parts += ["; " if parts else "", strong(says), f" ({examples})"]
     if better and not parts:
         parts += [strong(f"{counted(_distinct(better), 'cell')} got better"), ", none surely got worse"]

@@ -1,4 +1,4 @@
-"""`tcbench compare`: whether something got slower, and surely so."""
+"""`tcbench compare`: whether current results are certainly slower than base results."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -52,27 +52,28 @@ def compare(
     from tcbench.analysis.verdict import Rule
     from tcbench.run import gate_file
 
-    names, rule, may_differ = outcome.metrics(metric), Rule(outcome.threshold(threshold_)), outcome.allowed(allow)
+    metrics, rule = outcome.metrics(metric), Rule(outcome.threshold(threshold_))
+    may_differ = outcome.allowed_facets(allow)
     outcome.check_output(output)
     (base_path, base_name), (current_path, current_name) = _inputs(base, current, baseline, out)
-    befores, afters = read_files([base_path]).records, read_files([current_path]).records
+    sides = read_files([base_path]).records, read_files([current_path]).records
     files = plain(str(base_path)), plain(str(current_path))
-    labels = Labels(outcome.called(base_name, befores), outcome.called(current_name, afters), files)
-    asked = given_words(context, ("metric", "threshold_"))
-    content = None if asked else gate_file.of(base_path, current_path)
+    labels = Labels(outcome.side_name(base_name, sides[0]), outcome.side_name(current_name, sides[1]), files)
+    rejudged = given_words(context, ("metric", "threshold_"))
+    content = None if rejudged else gate_file.of(base_path, current_path)
     if content is not None:
         typer.echo(f"the verdicts are the gate's ({gate_file.beside(current_path)})", err=True)
-        comparison = gate_file.comparison(content, befores, afters)
+        comparison = gate_file.comparison(content, *sides)
         may_differ |= outcome.COMPARED
     else:
-        comparison = compared(befores, afters, names, rule)
-        codes = [{record.environment.code for record in side if record.environment} for side in (befores, afters)]
+        comparison = compared(*sides, metrics, rule)
+        codes = [{record.environment.code for record in side if record.environment} for side in sides]
         if codes[0] == codes[1] and len(codes[0]) == 1 and not comparison.differences:
-            said = "base and current are the same code: any difference is the machine's"
-            comparison = replace(comparison, notes=(said, *comparison.notes))
+            note = "base and current are the same code: any difference is the machine's"
+            comparison = replace(comparison, notes=(note, *comparison.notes))
     try:
-        outcome.check_distinct(befores, afters, labels)
-        comparison = outcome.comparable(comparison, labels, may_differ, outcome.retry_command(context))
+        outcome.check_distinct(*sides, labels)
+        comparison = outcome.with_allowed(comparison, labels, may_differ, outcome.retry_command(context))
     except NotComparableError as error:
         if format_ == "github":
             from tcbench.commands.compare.github import command as annotation
@@ -84,7 +85,7 @@ def compare(
 
 
 def _inputs(base: str | None, current: str | None, baseline: str | None, out: Path) -> list[tuple[Path, str]]:
-    """The paths of the two sides' records, and their names. Raises SelectionError or StoreError."""
+    """Return the path and the name of each side's records. Raises SelectionError or StoreError."""
     from tcbench.core import store
     from tcbench.run.baseline import baseline_path
 

@@ -1,5 +1,6 @@
-"""The comparison as GitHub's workflow commands: lines on standard output that become annotations of the job, escaped as
-in GitHub's toolkit (https://github.com/actions/toolkit, packages/core/src/command.ts)."""
+"""The comparison as GitHub workflow commands, lines that become annotations of the job.
+
+They are escaped as in GitHub's toolkit (https://github.com/actions/toolkit, packages/core/src/command.ts)."""
 
 from collections.abc import Sequence
 from typing import Literal, get_args
@@ -8,13 +9,13 @@ from tcbench.commands.compare.cell_report import CellReport, ComparisonReport
 from tcbench.core.groups import grouped
 
 MOST_OF_A_KIND = 10
-"""GitHub shows so many errors, warnings and notices of a step; the rest it drops without a word."""
+"""Number of errors, warnings or notices that GitHub shows per step; it silently drops the rest."""
 
 Kind = Literal["error", "warning", "notice"]
 
 
 def github(report: ComparisonReport) -> str:
-    """Errors for what fails, warnings for what is inconclusive, notices for other changes; at the end the counts."""
+    """Return errors for failing cells, warnings for inconclusive ones, notices for other changes, and the counts."""
     cells = grouped((_kind(cell), cell) for cell in report.cells)
     lines = [line for kind in get_args(Kind) for line in _annotations(kind, cells.get(kind, ()))]
     says = "; ".join([report.headline, *report.mean_lines, *report.power_lines])
@@ -23,6 +24,7 @@ def github(report: ComparisonReport) -> str:
 
 
 def _kind(cell: CellReport) -> Kind | None:
+    """Return the kind of a cell's annotation, or None if it needs none."""
     if cell.failing:
         return "error"
     if cell.verdict == "inconclusive":
@@ -31,7 +33,8 @@ def _kind(cell: CellReport) -> Kind | None:
 
 
 def _annotations(kind: Kind, cells: Sequence[CellReport]) -> list[str]:
-    # One notice is the count of verdicts.
+    # The last notice has the count of verdicts.
+    """Return the commands of one kind; cells beyond GitHub's limit share one."""
     most = MOST_OF_A_KIND - (kind == "notice")
     shown = cells if len(cells) <= most else cells[: most - 1]
     lines = [command(kind, f"tcbench: {cell.verdict}", f"{cell.name}: {cell.sentence}") for cell in shown]
@@ -42,7 +45,7 @@ def _annotations(kind: Kind, cells: Sequence[CellReport]) -> list[str]:
 
 
 def command(kind: Kind, title: str, message: str) -> str:
-    """One workflow command. A message may have several lines."""
+    """Return one workflow command. The message may have several lines."""
     data = message.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
     value = title.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A").replace(":", "%3A").replace(",", "%2C")
     return f"::{kind} title={value}::{data}"

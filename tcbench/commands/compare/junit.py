@@ -1,19 +1,24 @@
-"""The comparison as JUnit XML: a test case for each cell and metric, which every CI service can show, in the form that
-Jenkins, GitLab and GitHub's report actions read (https://github.com/testmoapp/junitxml)."""
+"""The comparison as JUnit XML, with a test case per cell and metric.
+
+CI services can show this form; it is the one that report actions of Jenkins, GitLab and GitHub read
+(https://github.com/testmoapp/junitxml)."""
 
 import re
 import xml.etree.ElementTree as ET
 
-from tcbench.commands.compare.cell_report import CellReport, ComparisonReport, unit
+from tcbench.analysis.stats import Interval
+from tcbench.commands.compare.cell_report import CellReport, ComparisonReport, figure_unit
 
 _ILLEGAL = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
-"""Characters that XML 1.0 does not allow in a document, not even as a reference (section 2.2)."""
+"""Characters that XML 1.0 forbids in a document, even as a reference (section 2.2)."""
 
 _SKIPPED = ("inconclusive", "not measured")
 
 
 def junit(report: ComparisonReport) -> str:
-    """A suite for each metric. Failures make the comparison fail; inconclusive and not measured are skipped."""
+    """Return the comparison as XML, with a test suite per metric.
+
+    What makes the comparison fail is a failure; inconclusive and unmeasured cells are skipped."""
     root = ET.Element("testsuites", {"name": "tcbench compare"})
     totals = {"tests": 0, "failures": 0, "errors": 0, "skipped": 0}
     for metric, cells in report.by_metric.items():
@@ -38,23 +43,28 @@ def junit(report: ComparisonReport) -> str:
 def _case(suite: ET.Element, cell: CellReport) -> None:
     about = {"classname": f"tcbench.{cell.metric.name}", "name": _legal(cell.name), "time": "0"}
     case = ET.SubElement(suite, "testcase", about)
-    facts = {"verdict": str(cell.verdict), "unit": unit([cell])}
+    facts = {"verdict": str(cell.verdict), "unit": figure_unit([cell])}
     for name, side in cell.sides.items():
         facts[f"{name}.trials_ok"] = str(side.trials_ok)
         if side.figure is not None:
             facts[name] = f"{side.figure:.9g}"
     if cell.ratio is not None:
-        facts |= {f"ratio.{end}": f"{getattr(cell.ratio, end):.6g}" for end in ("value", "low", "high")}
+        facts |= _interval("ratio", cell.ratio)
     if cell.culprit is not None:
         facts["phase"] = _legal(cell.culprit.name)
-        if (by := cell.culprit.slower_by) is not None:
-            facts |= {f"phase.slower_by.{end}": f"{getattr(by, end):.6g}" for end in ("value", "low", "high")}
+        if cell.culprit.slower_by is not None:
+            facts |= _interval("phase.slower_by", cell.culprit.slower_by)
     _properties(case, facts)
     message = _legal(cell.sentence or cell.verdict)
     if cell.failing:
         ET.SubElement(case, "failure", {"type": cell.verdict, "message": message}).text = f"{about['name']}: {message}"
     elif cell.verdict in _SKIPPED:
         ET.SubElement(case, "skipped", {"message": f"{cell.verdict}: {message}"})
+
+
+def _interval(name: str, interval: Interval) -> dict[str, str]:
+    """Return the properties of an interval: `ratio.value`, `ratio.low`, `ratio.high`."""
+    return {f"{name}.{end}": f"{getattr(interval, end):.6g}" for end in ("value", "low", "high")}
 
 
 def _properties(parent: ET.Element, facts: dict[str, str]) -> None:
@@ -68,4 +78,5 @@ def _texts(counts: dict[str, int]) -> dict[str, str]:
 
 
 def _legal(text: str) -> str:
+    """Return the text without characters that XML forbids."""
     return _ILLEGAL.sub("", text)

@@ -1,29 +1,30 @@
-"""The comparison as GitHub- and GitLab-flavoured Markdown: for a pull request's comment or a job's summary. What needs
-attention stands on top, the rest is folded away. Text of a record goes into HTML's code element with everything that
-Markdown or HTML would act on as character references: these never are structure (CommonMark 0.31, section 2.5), and
-nothing inside a code element is a mention or a reference to an issue."""
+"""The comparison as GitHub- and GitLab-flavoured Markdown, for a pull request's comment or a job's summary.
+
+Cells that need attention stand on top, the rest is folded away. Text from a record is set in an HTML code element, with
+every character that Markdown or HTML could act on as a character reference. Such a reference is never structure
+(CommonMark 0.31, section 2.5), and nothing inside a code element becomes a mention or a reference to an issue."""
 
 import re
 from collections.abc import Iterable, Sequence
 
-from tcbench.commands.compare.cell_report import CellReport, ComparisonReport, titled
-from tcbench.commands.compare.table import figures
+from tcbench.commands.compare.cell_report import CellReport, ComparisonReport, metric_with_unit
+from tcbench.commands.compare.table import figure_columns
 from tcbench.show.tables import COUNT, Column, Table
 
 MOST_CHARACTERS = 60_000
-"""GitHub refuses a comment of more than 65536."""
+"""Length limit of the text; GitHub rejects comments of more than 65536 characters."""
 
-_RESTED = ("pass", "new", "not measured")
-"""Verdicts that are folded away."""
+_FOLDED = ("pass", "new", "not measured")
+"""Verdicts whose cells are folded away."""
 
 _MOST_TEXT = 300
-"""Characters of a record's text in one place."""
+"""Number of characters of a record's text that are shown in one place."""
 
 
 def markdown(report: ComparisonReport) -> str:
-    """At most MOST_CHARACTERS long: what there is no room for is counted instead."""
-    alert = [cell for cell in report.cells if cell.verdict not in _RESTED]
-    rest = [cell for cell in report.cells if cell.verdict in _RESTED]
+    """Return the comparison as Markdown of at most MOST_CHARACTERS. Cells that do not fit are counted."""
+    alert = [cell for cell in report.cells if cell.verdict not in _FOLDED]
+    rest = [cell for cell in report.cells if cell.verdict in _FOLDED]
     verdict = "regression" if report.failing else "inconclusive" if report.inconclusive else "no regression"
     verdict = "NOT SETTLED" if report.unsettled else verdict
     lines = [*report.mean_lines, *report.one_sided_lines, *report.power_lines, *report.drift_lines]
@@ -51,46 +52,49 @@ def markdown(report: ComparisonReport) -> str:
 def _table(cells: Sequence[CellReport]) -> list[str]:
     columns = (
         Column[CellReport](
-            "config", lambda one: " ".join(map(code, [one.cell.config, *([f"({one.where})"] * bool(one.where))]))
+            "config", lambda cell: " ".join(map(code, [cell.cell.config, *([f"({cell.where})"] * bool(cell.where))]))
         ),
-        Column[CellReport]("batch", lambda one: one.cell.label.removeprefix(f"{one.cell.config}, batch size "), COUNT),
-        Column[CellReport]("metric", lambda one: titled([one])),
-        *figures(),
-        Column[CellReport]("verdict", lambda one: f"**{one.verdict}**" if one.failing else one.verdict),
-        Column[CellReport]("why", lambda one: escaped(_why(one))),
+        Column[CellReport](
+            "batch", lambda cell: cell.cell.label.removeprefix(f"{cell.cell.config}, batch size "), COUNT
+        ),
+        Column[CellReport]("metric", lambda cell: metric_with_unit([cell])),
+        *figure_columns(),
+        Column[CellReport]("verdict", lambda cell: f"**{cell.verdict}**" if cell.failing else cell.verdict),
+        Column[CellReport]("why", lambda cell: escaped(_why(cell))),
     )
     return Table(columns, cells).markdown() if cells else []
 
 
 def _why(cell: CellReport) -> str:
+    """Return the reason of a cell's verdict, and its ratio at the median step."""
     median = f"at the median step {cell.median_step}" if cell.median_step else ""
     return "; ".join(filter(None, [cell.sentence if cell.explained else "", median]))
 
 
 def _part(summary: str | None, rows: Iterable[str], room: int) -> str:
-    """Rows, folded away under `summary` where there is one; those beyond `room` characters are counted."""
+    """Return rows, folded away under `summary` if there is one. Rows beyond `room` characters are counted."""
     rows = list(rows)
     if not rows:
         return ""
     before = f"<details><summary>{summary}</summary>\n\n" if summary else ""
     after = "\n</details>\n\n" if summary else "\n"
-    left = room - len(before) - len(after) - 80
-    kept: list[str] = []
+    room_left = room - len(before) - len(after) - 80
+    shown: list[str] = []
     for row in rows:
-        left -= len(row) + 1
-        if left < 0:
+        room_left -= len(row) + 1
+        if room_left < 0:
             break
-        kept.append(row)
-    missing = len(rows) - len(kept)
+        shown.append(row)
+    missing = len(rows) - len(shown)
     more = f"\nand {missing} more, for which there is no room\n" if missing else ""
-    # Of a table the first two lines are no rows.
-    if not kept or (missing and len(kept) <= 2 and rows[0].startswith("| config |")):
+    # The first two lines of a table are its heading.
+    if not shown or (missing and len(shown) <= 2 and rows[0].startswith("| config |")):
         return f"{summary or 'Cells'}: {missing}, no room to list them\n\n" if room > 80 else ""
-    return before + "\n".join(kept) + "\n" + more + after
+    return before + "\n".join(shown) + "\n" + more + after
 
 
 def code(text: str) -> str:
-    """A record's text, set as code."""
+    """Return text of a record as an HTML code element."""
     return f"<code>{escaped(text)}</code>"
 
 
@@ -98,8 +102,8 @@ _SAFE = re.compile(r"[^\w +\-,.;=%()/]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])")
 
 
 def escaped(text: str) -> str:
-    """A record's text as text: every character that could be structure is a character reference."""
+    """Return text of a record with every character that could be structure as a character reference."""
     shown = text if len(text) <= _MOST_TEXT else f"{text[:_MOST_TEXT]}..."
     shown = _SAFE.sub(lambda match: f"&#{ord(match[0])};", shown)
-    # A bare domain would become a link.
+    # GitHub would turn a bare domain into a link.
     return re.sub(r"(?i)www\.", lambda match: f"{match[0][:-1]}&#46;", shown)

@@ -1,5 +1,4 @@
-"""Shared by `tcbench compare` and `tcbench gate`, which take the same words for the same things: their options and what
-these mean, showing a Comparison, exit codes."""
+"""Parts shared by `tcbench compare` and `tcbench gate`: their common options, showing a comparison, and exit codes."""
 
 from __future__ import annotations
 
@@ -28,27 +27,27 @@ if TYPE_CHECKING:
     from tcbench.core.record import Record
 
 COMPARED = frozenset({"libraries", "python"})
-"""Facets that may always differ between the two sides of a gate: they are compared for these."""
+"""Facets that may always differ between the two sides of a gate, because a gate exists to compare them."""
 
 REGRESSION = 1
 INCONCLUSIVE = 4
 
 Format = Literal["table", "markdown", "json", "junit", "github"]
 MISSING = "missing"
-"""The word of --allow for cells that current lacks."""
+"""The word of --allow that lets current lack cells."""
 
 JUDGE = Group("Judging")
 
 
-def metrics(given: Sequence[str] | None) -> tuple[str, ...]:
-    """The metrics of --metric, each once. Raises SelectionError."""
+def metrics(texts: Sequence[str] | None) -> tuple[str, ...]:
+    """Return the metrics of --metric, without duplicates. Raises SelectionError."""
     from tcbench.analysis.compare import METRICS
 
-    return tuple(_chosen("--metric", given, list(METRICS))) or ("throughput",)
+    return tuple(_option_words("--metric", texts, list(METRICS))) or ("throughput",)
 
 
 def threshold(text: str) -> float:
-    """The share of --threshold, a share between 0 and 1. Raises SelectionError."""
+    """Return the threshold of --threshold as a share between 0 and 1. Raises SelectionError."""
     shown = text if len(text) < 20 else f"{text[:17]}..."
     match = re.fullmatch(r"\s*([0-9]{0,9}\.?[0-9]{0,9})\s*(%?)\s*", text, re.ASCII)
     if match is None or not any(char.isdigit() for char in match[1]):
@@ -60,20 +59,20 @@ def threshold(text: str) -> float:
     return value
 
 
-def allowed(given: Sequence[str] | None) -> frozenset[str]:
-    """The facets of --allow that may differ, and MISSING where current may lack cells. Raises SelectionError."""
+def allowed_facets(texts: Sequence[str] | None) -> frozenset[str]:
+    """Return the facets that --allow lets differ, and MISSING if current may lack cells. Raises SelectionError."""
     from tcbench.analysis.comparability import FACETS
 
-    words = _chosen("--allow", given, [*FACETS, "all", MISSING])
+    words = _option_words("--allow", texts, [*FACETS, "all", MISSING])
     return frozenset([*words, *FACETS] if "all" in words else words)
 
 
-def _chosen(option: str, given: Sequence[str] | None, known: Sequence[str]) -> list[str]:
-    """Words of an option that takes commas, each once."""
-    words = [word.strip() for text in given or () for word in text.split(",")]
+def _option_words(option: str, texts: Sequence[str] | None, choices: Sequence[str]) -> list[str]:
+    """Return the comma-separated words of an option, without duplicates. Raises SelectionError."""
+    words = [word.strip() for text in texts or () for word in text.split(",")]
     for word in words:
-        if word not in known:
-            raise SelectionError(f"{option} {word[:40]!a}: unknown; {hint(word, known)}")
+        if word not in choices:
+            raise SelectionError(f"{option} {word[:40]!a}: unknown; {hint(word, choices)}")
     return list(dict.fromkeys(words))
 
 
@@ -95,7 +94,7 @@ ALLOW = JUDGE.option(
     "--allow FACET,...",
     f"What may differ: {_FACETS}, or all of these; missing: cells that current lacks do not fail. Default: nothing.",
     takes=f"{_FACETS}, all, missing",
-    read=allowed,
+    read=allowed_facets,
 )
 STRICT = JUDGE.option("--strict", "Exit code 4 where something is inconclusive.")
 FORMAT = format_option(get_args(Format))
@@ -105,20 +104,22 @@ OUTPUT = output_option(
 
 
 def check_distinct(base: Sequence[Record], current: Sequence[Record], labels: Labels) -> None:
-    """Raises NotComparableError where trials stand on both sides: against themselves they would always pass."""
+    """Raise NotComparableError if both sides share trials: compared with themselves, they would always pass."""
     from tcbench.analysis.comparability import shared
     from tcbench.show.format import counted
 
     if both := shared(base, current):
-        which = "all trials" if both == len(base) == len(current) else counted(both, "trial")
+        trials = "all trials" if both == len(base) == len(current) else counted(both, "trial")
         raise NotComparableError(
-            f"{which} of {labels.current} are in {labels.base} too; expected trials of another run: `tcbench run`"
+            f"{trials} of {labels.current} are in {labels.base} too; expected trials of another run: `tcbench run`"
         )
 
 
-def comparable(comparison: Comparison, labels: Labels, allow: frozenset[str], retry: str) -> Comparison:
-    """The comparison as it may be judged: what is missing does not fail where that is allowed. `retry` is the command
-    so far, without its --allow. Raises NotComparableError: nothing in common, or differences that are not allowed."""
+def with_allowed(comparison: Comparison, labels: Labels, allow: frozenset[str], retry: str) -> Comparison:
+    """Return the comparison with missing cells not failing, if `allow` has MISSING.
+
+    Raises NotComparableError if the sides have nothing in common, or differ in a facet that is not allowed. `retry` is
+    the command without its --allow; the error message offers it."""
     names = labels.base, labels.current
     if comparison.paired == 0:
         bases = dict.fromkeys(cell.base.cell.label for cell in comparison.cells if cell.base)
@@ -134,49 +135,51 @@ def comparable(comparison: Comparison, labels: Labels, allow: frozenset[str], re
     if not judged.failing and not any(cell.measured for cell in judged.cells):
         reasons = list(dict.fromkeys(cell.why for cell in judged.cells if cell.why))
         raise NotComparableError(f"nothing was measured on both sides: {first_few(reasons, 3)}")
-    refused = judged.refused(allow)
-    if refused:
+    if refused := judged.refused(allow):
         raise NotComparableError(_refusal(refused, names, allow, retry))
     return judged
 
 
-def called(name: str, records: Iterable[Record]) -> str:
-    """A side's name, safe to show; that of simulated results says so in every format."""
+def side_name(name: str, records: Iterable[Record]) -> str:
+    """Return a side's name, safe to print. Simulated results are marked in the name."""
     from tcbench.show.simulated import mark_simulated
 
     return mark_simulated(plain(name), (record.environment for record in records))
 
 
 _LISTED = 20
+"""Number of differences that an error message lists."""
 
 
 def _refusal(refused: Sequence[Difference], names: tuple[str, str], allow: frozenset[str], retry: str) -> str:
-    """The first differences, each on a line of its own, and the command that allows all of them."""
+    """Return an error message that lists the first differences and the command that allows all of them."""
     from tcbench.analysis.comparability import FACETS
 
-    wide = max(len(one.facet) for one in refused)
-    allow |= {one.facet for one in refused}
+    width = max(len(difference.facet) for difference in refused)
+    allow |= {difference.facet for difference in refused}
     words = [word for word in (*FACETS, MISSING) if word in allow]
     lines = [f"{names[0]} and {names[1]} did not measure the same thing:"]
-    lines += [f"  {one.facet:{wide}}  {one.says}" for one in refused[:_LISTED]]
+    lines += [f"  {difference.facet:{width}}  {difference.says}" for difference in refused[:_LISTED]]
     lines += [f"  and {len(refused) - _LISTED} more"] * (len(refused) > _LISTED)
     lines += ["to compare them all the same:", f"  {retry} --allow {','.join(words)}"]
     return "\n".join(lines)
 
 
 def retry_command(context: typer.Context) -> str:
-    """The command that was given, but for its --allow, to be pasted into a shell."""
+    """Return the current command without its --allow, ready to be pasted into a shell."""
     return command_line(context.info_name or "", *given_words(context, without=("allow",)))
 
 
 def present(comparison: Comparison, labels: Labels, format_: Format, output: Path | None, details: bool) -> None:
-    """Show a comparison as asked for. Raises StoreError for a file that cannot be written, after all is shown."""
+    """Show a comparison in the format and file that the options ask for.
+
+    Raises StoreError if the file cannot be written; everything else has been shown by then."""
     from tcbench.commands.compare import github, junit, markdown, table
     from tcbench.commands.compare.cell_report import ComparisonReport, comparison_report
 
     report = comparison_report(comparison, labels)
     formats: dict[Format, Callable[[ComparisonReport], str]] = {
-        "table": table.table,
+        "table": table.as_text,
         "markdown": markdown.markdown,
         "json": table.to_json,
         "junit": junit.junit,
@@ -189,8 +192,7 @@ def present(comparison: Comparison, labels: Labels, format_: Format, output: Pat
         table.show(report, make_console(details=details))
     elif text is not None and file is None:
         typer.echo(text, nl=False)
-    summary = os.environ.get("GITHUB_STEP_SUMMARY") if format_ == "github" else None
-    if summary:
+    if format_ == "github" and (summary := os.environ.get("GITHUB_STEP_SUMMARY")):
         try:
             with open(summary, "ab") as job:
                 job.write(_encoded(markdown.markdown(report)))
@@ -209,12 +211,15 @@ def present(comparison: Comparison, labels: Labels, format_: Format, output: Pat
 
 
 def _is_picture(path: Path) -> bool:
+    """Return whether the file's extension is that of an image or a PDF."""
     kind = mimetypes.guess_type(path.name)[0] or ""
     return kind.startswith("image/") or kind == "application/pdf"
 
 
 def check_output(path: Path | None) -> None:
-    """Make the folder of what will be written, before anything takes long. Raises StoreError and SelectionError."""
+    """Check that the output file can be written and create its folder, before the command does any work.
+
+    Raises StoreError and SelectionError."""
     if path is None or path == streams.STANDARD_OUTPUT:
         return
     if _is_picture(path):
@@ -229,11 +234,12 @@ def check_output(path: Path | None) -> None:
 
 
 def _encoded(text: str) -> bytes:
+    """Return the text as UTF-8; characters that UTF-8 cannot encode are escaped."""
     return text.encode("utf-8", "backslashreplace")
 
 
 def exit_code(comparison: Comparison, strict: bool) -> int:
-    """0: nothing regressed; 1: something did; 4: something is inconclusive, and that is not enough."""
+    """Return the exit code: 1 for a regression, 4 if something is inconclusive and `strict`, else 0."""
     if comparison.failing:
         return REGRESSION
     return INCONCLUSIVE if strict and comparison.inconclusive else 0

@@ -1,11 +1,11 @@
-"""The comparison on a terminal: a table for each metric, and what the verdicts rest on; and all of it as JSON."""
+"""A comparison on a terminal, a table per metric with the evidence for the verdicts; and as JSON."""
 
 import io
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from tcbench.commands.compare.cell_report import CellReport, ComparisonReport, heading, reasons, unit
+from tcbench.commands.compare.cell_report import CellReport, ComparisonReport, figure_unit, metric_heading, reason_lines
 from tcbench.show.console import PLAIN_WIDTH
 from tcbench.show.document import document, fields
 from tcbench.show.format import change, ratio
@@ -14,8 +14,8 @@ from tcbench.show.tables import NUMBER, Column, ConfigTable, Field, Screen
 from tcbench.show.verdicts import STYLES, tone
 
 
-def table(report: ComparisonReport) -> str:
-    """Everything that `show` prints, without colours."""
+def as_text(report: ComparisonReport) -> str:
+    """Return everything that `show` prints, without colours."""
     console = Screen(details=True, file=io.StringIO(), width=PLAIN_WIDTH, color_system=None, force_terminal=False)
     show(report, console)
     assert isinstance(console.file, io.StringIO)
@@ -23,25 +23,25 @@ def table(report: ComparisonReport) -> str:
 
 
 def show(report: ComparisonReport, console: Screen) -> None:
-    """Print the tables of all metrics, then reasons, means, doubts, the count of verdicts and what to do next."""
-    lines = console.say
-    lines(f"base {report.labels.base}, current {report.labels.current}")
+    """Print the tables of all metrics, then reasons, means, remarks, the count of verdicts, and next steps."""
+    console.say(f"base {report.labels.base}, current {report.labels.current}")
     for cells in report.by_metric.values():
         console.print()
-        lines(heading(cells), style="bold")
+        console.say(metric_heading(cells), style="bold")
         console.print(_table(cells, narrow=console.width < 100))
-        if told := reasons(cell for cell in cells if not cell.in_row):
+        if unexplained := reason_lines(cell for cell in cells if not cell.in_row):
             console.print()
-            lines(*told)
+            console.say(*unexplained)
     console.print()
-    lines(*report.mean_lines, *report.power_lines)
+    console.say(*report.mean_lines, *report.power_lines)
     console.notes(_remarks(report))
     worst = "bold red" if report.failing else "yellow" if report.inconclusive else "bold"
-    lines(report.headline, style=worst)
+    console.say(report.headline, style=worst)
     console.offer(report.next_steps)
 
 
 def _remarks(report: ComparisonReport) -> list[str]:
+    """Return the remarks below the tables."""
     remarks = []
     if any(cell.ratio for cell in report.cells):
         remarks.append("ratio: current over base with its 95% interval over trials, each a process of its own.")
@@ -56,8 +56,8 @@ def _remarks(report: ComparisonReport) -> list[str]:
     return [*remarks, *map(Caution, report.doubts(2, " (--format json names them)"))]
 
 
-def figures(unit: str = "") -> tuple[Column[CellReport], ...]:
-    """Return the columns of every renderer: both sides' figures, and their ratio."""
+def figure_columns(unit: str = "") -> tuple[Column[CellReport], ...]:
+    """Return the columns for both sides' figures, their ratio and the change. Every format uses them."""
 
     def side(name: str) -> Column[CellReport]:
         return Column(f"{name}{unit}", lambda cell: Field(*cell.figure(name)), NUMBER)
@@ -70,10 +70,13 @@ def figures(unit: str = "") -> tuple[Column[CellReport], ...]:
 
 
 def _table(cells: Sequence[CellReport], *, narrow: bool) -> ConfigTable[CellReport]:
-    """`narrow`, where there is no room for all of it: headings of two lines, no change, which the ratio says too."""
-    of = "" if cells[0].metric.unit == "bytes" else unit(cells)
-    columns = [*figures(("\n" if narrow else " ") + of if of else "")[: -1 if narrow else None]]
+    """Return the table of one metric.
+
+    `narrow` is for terminals with little room: headings take two lines, and the change is left out, because the ratio
+    says the same."""
     gap = "\n" if narrow else " "
+    unit = "" if cells[0].metric.unit == "bytes" else gap + figure_unit(cells)
+    columns = [*figure_columns(unit)[: -1 if narrow else None]]
     verdict = Column[CellReport](
         "verdict", lambda cell: f",{gap}".join(filter(None, [cell.verdict, cell.more])), wraps=False
     )
@@ -86,8 +89,10 @@ def _table(cells: Sequence[CellReport], *, narrow: bool) -> ConfigTable[CellRepo
 
 
 def to_json(report: ComparisonReport) -> str:
-    """One JSON object, with a line's end. A limit that is not finite is null. In form 1 `figure`, `figures` and `ratio`
-    of throughput were at the median step, which `median_step_images_per_s` is."""
+    """Return the comparison as a line of JSON. A limit that is not finite is null.
+
+    In form 1, `figure`, `figures` and `ratio` of throughput were at the median step, which is
+    `median_step_images_per_s` now."""
     text = document(
         "tcbench-comparison",
         2,
@@ -104,24 +109,24 @@ def to_json(report: ComparisonReport) -> str:
 
 
 def _cell_json(cell: CellReport) -> dict[str, Any]:
-    of, metric = cell.cell, cell.metric
+    metric = cell.metric
     return {
         "name": cell.name,
-        **fields(of, "config backend scenario batch_size ranks"),
-        "image_size": None if of.is_own else of.image_size,
-        "device": of.device,
-        "input": fields(of.input, "kind path"),
-        "metric": {"name": metric.name, "unit": unit([cell]), "more_is_better": metric.more_is_better},
+        **fields(cell.cell, "config backend scenario batch_size ranks"),
+        "image_size": None if cell.cell.is_own else cell.cell.image_size,
+        "device": cell.cell.device,
+        "input": fields(cell.cell.input, "kind path"),
+        "metric": {"name": metric.name, "unit": figure_unit([cell]), "more_is_better": metric.more_is_better},
         **fields(cell, "verdict failing why"),
         "says": cell.sentence,
         **fields(cell, "ratio ratio_by_round=by_round held_back more_trials_a_side=more_trials phases_clock=clock"),
         **fields(cell, "phases culprit=culprit.name moved differences"),
-        "base": cell.base and fields(cell.base, _OF_SIDE),
-        "current": cell.current and fields(cell.current, _OF_SIDE),
+        "base": cell.base and fields(cell.base, _SIDE_FIELDS),
+        "current": cell.current and fields(cell.current, _SIDE_FIELDS),
     }
 
 
-_OF_SIDE = (
+_SIDE_FIELDS = (
     "machine cell_key=cell.key status reason trials trials_ok figure figures total_time_images_per_s=images_per_s "
     "median_step_images_per_s=median_images_per_s spike_share=spikes notes"
 )

@@ -137,7 +137,7 @@ def gate(
     if strict and lenient:
         raise SelectionError("--strict and --lenient: expected one of them")
     metrics, rule = outcome.metrics(metric), Rule(outcome.threshold(threshold_))
-    may_differ = outcome.allowed(allow) | outcome.COMPARED
+    may_differ = outcome.allowed_facets(allow) | outcome.COMPARED
     interims = parse_interims(looks or (_INTERIMS if bisect is None else _BISECT_INTERIMS), rule)
     budget_s = options.seconds("--budget", budget)
     options.tune(chosen)
@@ -188,9 +188,9 @@ def gate(
     inputs = _record_paths(path)
     if base_records and current_records and out == OUT.absolute():
         inputs = base_records[0].run_id, current_records[0].run_id
-    labels = Labels(outcome.called(names[0], base_records), outcome.called(names[1], current_records), inputs)
+    labels = Labels(outcome.side_name(names[0], base_records), outcome.side_name(names[1], current_records), inputs)
     try:
-        comparison = outcome.comparable(comparison, labels, may_differ, outcome.retry_command(context))
+        comparison = outcome.with_allowed(comparison, labels, may_differ, outcome.retry_command(context))
     except NotComparableError as error:
         if base_python is None and setup is None and "No module named" in str(error):
             hint = "more in a revision's environment: --setup 'uv sync --extra NAME'"

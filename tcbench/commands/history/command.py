@@ -62,7 +62,9 @@ def history(
     known = [record.environment for record in records if record.environment is not None]
     commits = {(commit or "").removesuffix("+") for facts in known for commit in (facts.project_commit, facts.commit)}
     places = git.ancestry((Path.cwd(), CHECKOUT), commits)
-    cells = histories(select_cells(records, chosen.configs, chosen.batch_sizes), rule, outcome.allowed(allow), places)
+    cells = histories(
+        select_cells(records, chosen.configs, chosen.batch_sizes), rule, outcome.allowed_facets(allow), places
+    )
     wrote = f"wrote {output}"
     if cells.cells and all(len(cell.points) < 2 for cell in cells.cells):
         wrote = "no chart: no cell was measured at two commits; `tcbench plot` draws runs"

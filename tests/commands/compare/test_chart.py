@@ -36,9 +36,9 @@ def side(
 def test_the_chart_is_tidy_and_has_a_row_per_cell(configs: tuple[str, ...], sizes: tuple[int, ...]) -> None:
     figure = comparison_chart(reported(side(configs, sizes), side(configs, sizes, 0.9, seed=1)))
     assert_tidy(figure)
-    said = words(figure)
-    assert said.count("▼ regression in backward") == len(configs) * len(sizes)
-    assert [word for word in said if word.startswith("batch size")] == [f"batch size {size}" for size in sizes]
+    text = words(figure)
+    assert text.count("▼ regression in backward") == len(configs) * len(sizes)
+    assert [word for word in text if word.startswith("batch size")] == [f"batch size {size}" for size in sizes]
     assert figure.get_figwidth() == 10
     assert figure.get_figheight() < 4 + 0.4 * len(configs) * len(sizes)
 
@@ -52,8 +52,8 @@ def test_numbers_of_the_axis_stand_apart_however_far_it_reaches(factor: float) -
 
 def test_two_settings_of_one_machine_have_names_of_their_own() -> None:
     records = [*make_trials(), *make_trials(cell=make_cell(image_size=96))]
-    said = words(comparison_chart(reported(records, records)))
-    assert any("image_size 64" in word for word in said) and any("image_size 96" in word for word in said)
+    text = words(comparison_chart(reported(records, records)))
+    assert any("image_size 64" in word for word in text) and any("image_size 96" in word for word in text)
 
 
 @pytest.mark.slow

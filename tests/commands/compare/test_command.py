@@ -15,7 +15,7 @@ from tcbench.core.record import Record
 
 def write(path: Path, records: list[Record]) -> Path:
     """The records of a run that is called as the file."""
-    return factories.write(path, *(msgspec.structs.replace(one, run_id=path.stem) for one in records))
+    return factories.write(path, *(msgspec.structs.replace(trial, run_id=path.stem) for trial in records))
 
 
 def trials(images_per_s: float = 40.0, config: str = "fp32", **changes) -> list[Record]:
@@ -32,7 +32,7 @@ def base(tmp_path) -> Path:
 def moved(records: list[Record], **facts: str) -> list[Record]:
     """The same trials where facts of the environment are others."""
     environment = factories.make_environment(**facts)
-    return [msgspec.structs.replace(one, environment=environment) for one in records]
+    return [msgspec.structs.replace(trial, environment=environment) for trial in records]
 
 
 # What is decided
@@ -94,7 +94,7 @@ def test_the_same_trials_on_both_sides_are_not_comparable(base, tmp_path):
     more = write(tmp_path / "more.jsonl", trials(config="fp16"))
     more.write_bytes(more.read_bytes() + base.read_bytes())
     assert tcbench(tmp_path, "baseline", "set", "main", "base.jsonl").code == 0
-    for words, said in (
+    for words, message in (
         (("base.jsonl", "./base.jsonl"), "all trials of ./base.jsonl are in base.jsonl too"),
         (("base.jsonl", "copy.jsonl", "--allow", "all"), "all trials of copy.jsonl are in base.jsonl too"),
         (("base.jsonl", "more.jsonl"), "8 trials of more.jsonl are in base.jsonl too"),
@@ -102,7 +102,7 @@ def test_the_same_trials_on_both_sides_are_not_comparable(base, tmp_path):
     ):
         done = tcbench(tmp_path, "compare", *words)
         assert (done.code, done.out) == (5, "")
-        assert f"{said}; expected trials of another run" in done.err
+        assert f"{message}; expected trials of another run" in done.err
     assert tcbench(tmp_path, "report", "copy.jsonl", "--compare", "base.jsonl").code == 5
 
 
@@ -139,7 +139,7 @@ def test_what_differs_is_listed_with_the_command_that_allows_it(base, tmp_path):
 
 def test_all_allows_everything_but_what_is_missing(tmp_path):
     write(tmp_path / "base.jsonl", trials() + trials(config="fp16"))
-    other = [msgspec.structs.replace(one, cell=factories.make_cell(threads=4, seed=1)) for one in trials()]
+    other = [msgspec.structs.replace(trial, cell=factories.make_cell(threads=4, seed=1)) for trial in trials()]
     write(tmp_path / "current.jsonl", moved(other, os="other", machine="other", device_name="H200"))
     assert tcbench(tmp_path, "compare", "base.jsonl", "current.jsonl", "--allow", "settings").code == 5
     assert tcbench(tmp_path, "compare", "base.jsonl", "current.jsonl", "--allow", "all").code == 1
@@ -183,8 +183,8 @@ def test_a_baseline_stands_in_the_base_s_place(tmp_path):
 # What cannot be read
 
 
-def measured(one: Record | None = None, **changes) -> str:
-    raw = json.loads(record.encode(one or factories.make_record()))
+def measured(trial: Record | None = None, **changes) -> str:
+    raw = json.loads(record.encode(trial or factories.make_record()))
     raw["measurement"] |= changes
     return json.dumps(raw)
 
@@ -229,7 +229,7 @@ def test_what_is_no_record_is_named_with_file_and_line(base, tmp_path, content, 
 )
 @pytest.mark.parametrize("format_", ["table", "json", "junit"])
 def test_a_measurement_out_of_this_world_ends_in_words(base, tmp_path, changes, format_):
-    odd = [measured(one, **changes) for one in trials(seed=1)]
+    odd = [measured(trial, **changes) for trial in trials(seed=1)]
     believed = record.reject_contradiction(record.decode(odd[0])).status == "ok"
     (tmp_path / "odd.jsonl").write_text("\n".join(odd) + "\n")
     (tmp_path / "odder.jsonl").write_text("\n".join(odd).replace("cpu-2025", "cpu-2026") + "\n")
@@ -246,11 +246,11 @@ def test_github_gets_annotations_and_a_job_summary(base, tmp_path):
     summary = tmp_path / "summary.md"
     summary.write_text("before\n")
     write(tmp_path / "current.jsonl", trials(36.0, seed=1))
-    there = {"GITHUB_STEP_SUMMARY": str(summary)}
-    done = ended(tmp_path, "compare", "base.jsonl", "current.jsonl", "--format", "github", **there, code=1)
+    variables = {"GITHUB_STEP_SUMMARY": str(summary)}
+    done = ended(tmp_path, "compare", "base.jsonl", "current.jsonl", "--format", "github", **variables, code=1)
     assert done.out.startswith("::error title=tcbench%3A regression::fp32, batch size 4: throughput -")
     assert summary.read_text().startswith("before\n### tcbench: regression\n")
-    tcbench(tmp_path, "compare", "base.jsonl", "current.jsonl", "--format", "json", **there)
+    tcbench(tmp_path, "compare", "base.jsonl", "current.jsonl", "--format", "json", **variables)
     assert summary.read_text().count("###") == 1
 
 

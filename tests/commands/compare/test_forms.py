@@ -21,7 +21,7 @@ from tcbench.commands.compare import table as form
 from tcbench.commands.compare.github import MOST_OF_A_KIND, command, github
 from tcbench.commands.compare.junit import junit
 from tcbench.commands.compare.markdown import MOST_CHARACTERS, markdown
-from tcbench.commands.compare.table import table, to_json
+from tcbench.commands.compare.table import as_text, to_json
 from tcbench.core.record import GpuSample, GpuSamples, GpuState
 from tcbench.show import verdicts
 
@@ -32,10 +32,10 @@ def test_the_interval_that_decides_is_printed_where_the_usual_one_seems_to_decid
     base += factories.make_trials("wild", trials=4, spread=0.18)
     current += factories.make_trials("wild", trials=4, spread=0.18, seed=1, images_per_s=26)
     comparison = reported(base, current, ("throughput", "memory"))
-    cell = next(one for one in comparison.cells if one.cell.config == "wild")
+    cell = next(cell for cell in comparison.cells if cell.cell.config == "wild")
     assert (cell.verdict, cell.ratio.high < 0.97) == ("inconclusive", True)
     expected = r"decided by its 99\.\d+% interval, -\d+\.\d% to \+\d+\.\d%, which includes no change at all"
-    assert re.search(rf"\nwild, batch size 4: inconclusive: throughput .* {expected}", table(comparison))
+    assert re.search(rf"\nwild, batch size 4: inconclusive: throughput .* {expected}", as_text(comparison))
     assert "which includes no change at all" in markdown(comparison)
 
 
@@ -43,7 +43,7 @@ def test_80_columns_show_all_of_the_trials_that_a_cell_lacks(monkeypatch):
     monkeypatch.setattr(form, "PLAIN_WIDTH", 80)
     comparison = reported(*sides({"fp32": 0.985}, trials=4, spread=0.03))
     comparison = replace(comparison, cells=(replace(comparison.cells[0], more_trials=280),))
-    lines = [line.split() for line in table(comparison).splitlines()]
+    lines = [line.split() for line in as_text(comparison).splitlines()]
     row = next(place for place, words in enumerate(lines) if words[:2] == ["4", "fp32"])
     assert "inconclusive," in lines[row] and lines[row + 1] == ["+280", "trials"]
 
@@ -54,28 +54,28 @@ def test_a_pass_whose_interval_reaches_past_the_threshold_is_said_to_be_by_one_s
     between = (cell.ratio.low + cell.estimate.ratio.limit(0.05)) / 2
     comparison = reported(base, current, rule=Rule(threshold=1 - between))
     assert (comparison.cells[0].verdict, cell.ratio.low < between) == ("pass", True)
-    for text in (table(comparison), markdown(comparison)):
+    for text in (as_text(comparison), markdown(comparison)):
         assert "verdict: by a one-sided test, whose limit lies within the 95% interval" in " ".join(text.split())
-    assert "one-sided" not in table(reported(base, current, rule=Rule(threshold=1.01 - cell.ratio.low)))
+    assert "one-sided" not in as_text(reported(base, current, rule=Rule(threshold=1.01 - cell.ratio.low)))
 
 
 def test_cells_with_the_same_reason_share_a_line():
     base = [factories.make_record(config) for config in factories.LADDERS]
-    text = table(reported(base, base))
+    text = as_text(reported(base, base))
     (line,) = [line for line in text.splitlines() if "tells nothing" in line]
     assert line.startswith("fp32, batch size 4; fp32+dali, batch size 4; fp32+dali+batched, batch size 4; and 7 more: ")
 
 
 def test_the_median_step_stands_beside_the_ratio_only_where_it_tells_something():
     base, current = sides({"fp32": 1.0})
-    assert "median step" not in table(reported(base, current))
+    assert "median step" not in as_text(reported(base, current))
     spiky = []
     for record in current:
         times_s = list(record.measurement.step_times_s)
         times_s[3] *= 20
         measurement = msgspec.structs.replace(record.measurement, step_times_s=tuple(times_s))
         spiky.append(msgspec.structs.replace(record, measurement=measurement))
-    text = table(reported(base, spiky))
+    text = as_text(reported(base, spiky))
     assert "spikes 0.0% -> 5.0%" in " ".join(text.split())
     line = next(line for line in text.splitlines() if line.startswith("    4  fp32"))
     assert "0.991, spikes" in line and line.endswith("regression")
@@ -96,8 +96,8 @@ def test_copies_are_not_said_to_be_near_the_threshold():
 
 
 def one_phase_slower(**facts):
-    by = Interval(0.116, 0.08, 0.15)
-    update = PhaseChange("update", 0.1, 0.2, Interval(0.1, 0.09, 0.11), by, "unsettled")
+    slower_by = Interval(0.116, 0.08, 0.15)
+    update = PhaseChange("update", 0.1, 0.2, Interval(0.1, 0.09, 0.11), slower_by, "unsettled")
     won = PhaseChange("backward", 0.4, 0.3, Interval(-0.1, -0.11, -0.09), Interval(-0.1, -0.12, -0.08))
     base, current = sides({"fp32": 1.0})
     comparison = reported(base, current)
@@ -105,13 +105,13 @@ def one_phase_slower(**facts):
     return replace(comparison, cells=(replace(cell, verdict="inconclusive", phases=(won, update), **facts),))
 
 
-@pytest.mark.parametrize("form", [table, markdown, github, junit, to_json])
+@pytest.mark.parametrize("form", [as_text, markdown, github, junit, to_json])
 def test_work_moved_only_where_another_phase_is_surely_faster(form):
-    said = (
+    message = (
         "update is surely slower by 11.6% of the step (8.0% to 15.0%); whether the whole step is slower is not settled"
     )
     text = html.unescape(" ".join(form(one_phase_slower()).split())).replace("%25", "%")
-    assert said in text
+    assert message in text
     assert "work moved" not in text
     assert verdicts.signed(one_phase_slower(more_trials=None).cells[0]).endswith("inconclusive, update slower")
 
@@ -127,18 +127,18 @@ def test_few_doubtful_trials_are_named_and_many_are_counted():
         state=GpuState(), samples=(GpuSample(1.0, throttle_mask=0x40),), timed_from_s=0.0, timed_to_s=2.0
     )
     base[2] = msgspec.structs.replace(base[2], gpu=throttled)
-    text = table(reported(base, current))
+    text = as_text(reported(base, current))
     assert "base, fp32, batch size 4: trial 3 throttled (hardware thermal slowdown)" in text
     hot = [msgspec.structs.replace(record, gpu=throttled) for record in current]
-    assert "current: 8 trials throttled, in 1 cell (--format json names them)" in table(reported(base, hot))
+    assert "current: 8 trials throttled, in 1 cell (--format json names them)" in as_text(reported(base, hot))
 
 
 def test_cells_of_one_name_are_told_apart_by_what_differs():
     small, large = factories.make_cell(image_size=64), factories.make_cell(image_size=96)
     both = [record for cell in (small, large) for record in factories.make_trials(cell=cell)]
-    text = table(reported(both, both))
+    text = as_text(reported(both, both))
     assert "image_size 64" in text and "image_size 96" in text
-    assert "where" not in table(reported(both[:8], both[:8]))
+    assert "where" not in as_text(reported(both[:8], both[:8]))
 
 
 def test_an_interval_without_end_is_null():
@@ -176,9 +176,9 @@ def test_escaping_is_that_of_github_s_toolkit():
 
 
 def test_no_more_of_a_kind_than_are_shown():
-    found = commands(github(reported(*sides({f"c{n}": share for n in range(30) for share in (0.9,)}))))
-    assert sum(kind == "error" for kind, _, _ in found) == MOST_OF_A_KIND
-    title, message = found[MOST_OF_A_KIND - 1][1:]
+    annotations = commands(github(reported(*sides({f"c{n}": share for n in range(30) for share in (0.9,)}))))
+    assert sum(kind == "error" for kind, _, _ in annotations) == MOST_OF_A_KIND
+    title, message = annotations[MOST_OF_A_KIND - 1][1:]
     assert title == "tcbench%3A 21 more"
     assert message.count("%0A") == 20
     improved = commands(github(reported(*sides({f"c{n}": 1.2 for n in range(30)}))))
@@ -199,4 +199,4 @@ def test_what_shows_a_comparison_imports_the_report_and_nothing_else_of_the_judg
 
 def test_an_inconclusive_cell_whose_row_says_how_many_trials_it_lacks_has_no_line_of_its_own():
     report = reported(*sides({"fp32": 0.985}, trials=4, spread=0.03))
-    assert report.cells[0].more and "inconclusive: throughput" not in table(report)
+    assert report.cells[0].more and "inconclusive: throughput" not in as_text(report)

@@ -191,9 +191,9 @@ def _state_without_loss(comparison: Comparison, say: Say) -> State:
     """Return the state of a bisection whose BAD is not surely slower, after reporting the reasons.
 
     Raises NotComparableError if a cell was not measured on both ends: `git bisect` finds the commit that broke it."""
-    from tcbench.commands.compare.cell_report import comparison_report, reasons
+    from tcbench.commands.compare.cell_report import comparison_report, reason_lines
 
-    for line in reasons(comparison_report(comparison).cells):
+    for line in reason_lines(comparison_report(comparison).cells):
         say(line)
     broken = [cell for cell in comparison.cells if not cell.measured and cell.verdict != "inconclusive"]
     if broken:
