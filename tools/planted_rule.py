@@ -62,6 +62,7 @@ RENAMED = [
     ("tcbench.cli.bisect._not_slower", "tcbench.commands.gate.bisect.command._state_without_loss"),
     ("tcbench.run.bisect._measured", "tcbench.commands.gate.bisect.search._with_round"),
     ("tcbench.cli.comparisons.comparable", "tcbench.commands.compare.outcome.with_allowed"),
+    ("tcbench.analysis.history.history", "tcbench.commands.history.history.build_history"),
 ]
 
 KINDS = ("comparison", "arithmetic", "condition", "value", "statement", "part", "outcome")

@@ -10,7 +10,7 @@ from timelines import busy_timeline, kernel, made
 from tcbench.analysis.summary import summarise
 from tcbench.commands.compare.chart import comparison_chart
 from tcbench.commands.history.chart import history_chart
-from tcbench.commands.history.history import history
+from tcbench.commands.history.history import build_history
 from tcbench.commands.plot.ladder_chart import ladder_chart
 from tcbench.commands.roofline.chart import roofline_chart
 from tcbench.commands.run.chart import machines_chart, slide_chart, throughput_chart
@@ -30,8 +30,8 @@ UNDRAWN = [
     (lambda: networks_chart(run()), "results of one network: expected several"),
     (lambda: slide_chart(run(("fp32+dali",)), 12), "--slide 12: no results of fp32, fp16"),
     (lambda: slide_chart(run(), 13), "--slide 13: expected one of 12, 21, 27, 31, 33"),
-    (lambda: history_chart(history([])), "no results to plot"),
-    (lambda: history_chart(history(over_commits([40]))), "no cell was measured at two commits"),
+    (lambda: history_chart(build_history([])), "no results to plot"),
+    (lambda: history_chart(build_history(over_commits([40]))), "no cell was measured at two commits"),
     (lambda: comparison_chart(reported([], [])), "nothing to compare"),
     (
         lambda: comparison_chart(reported([make_record("fp32", n) for n in range(1, 602)], [])),

@@ -15,7 +15,7 @@ baseline_app = command_group("baseline", "Keep results under a name, to compare 
 
 
 def complete_baseline(incomplete: str) -> list[str]:
-    """Names of the baselines here."""
+    """Return the names of baselines that begin with `incomplete`, for shell completion."""
     from tcbench.run import baseline
 
     return [name for name in baseline.names(OUT) if name.startswith(incomplete)]
@@ -32,12 +32,12 @@ def set_(
     out: Path = options.RESULTS_FOLDER,
 ) -> None:
     """Keep a copy of results under a name: FOLDER/baselines/NAME.jsonl (--out)."""
-    from tcbench.commands.baseline.table import doubts, kept
+    from tcbench.commands.baseline.table import confirmation, doubts
     from tcbench.run import baseline
 
     records = read_results(results, out).records
     path = baseline.keep(name, records, out, replace=force)
-    typer.echo(kept(baseline.describe(name, path, records)))
+    typer.echo(confirmation(baseline.describe(name, path, records)))
     for line in doubts(records):
         aside(f"note: {line}")
 
@@ -52,10 +52,10 @@ def list_(format_: options.TableOrJson = options.FORMAT, out: Path = options.RES
     if format_ == "json":
         typer.echo(to_json(baselines))
         return
-    for found in baselines:
-        if isinstance(found, baseline.Broken):
-            aside(f"note: {plain(found.reason)}")
-    readable = [found for found in baselines if isinstance(found, baseline.Baseline)]
+    for candidate in baselines:
+        if isinstance(candidate, baseline.Broken):
+            aside(f"note: {plain(candidate.reason)}")
+    readable = [candidate for candidate in baselines if isinstance(candidate, baseline.Baseline)]
     if readable:
         make_console().print(table(readable))
     elif not baselines:
@@ -79,7 +79,7 @@ def show(
 
     path = baseline.baseline_path(name, out)
     records = read_results([str(path)], out).records
-    held = baseline.describe(name, path, records)
+    description = baseline.describe(name, path, records)
     summaries = summarise(store.current(records))
     over_base = speedups(summaries)
     if format_ == "json":
@@ -87,7 +87,7 @@ def show(
         return
     console = make_console(details=details)
     console.say(*simulated.simulation_lines(record.environment for record in records), style="bold")
-    console.say(facts(held), "")
+    console.say(facts(description), "")
     console.print(results_table(summaries, over_base))
     console.say(*reasons(summaries), style="yellow")
     console.notes(footnotes(summaries))

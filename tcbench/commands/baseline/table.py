@@ -1,4 +1,4 @@
-"""The output of `tcbench baseline`: a table of baselines, the facts of one, and the JSON."""
+"""The output of `tcbench baseline`: a table of baselines, the facts of one, and JSON."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -14,19 +14,19 @@ from tcbench.show.tables import COUNT, Column, Table
 _MANY = 3
 
 
-def kept(baseline: Baseline) -> str:
-    """Name the baseline that was just kept, in one line."""
+def confirmation(baseline: Baseline) -> str:
+    """Return the line that confirms a new baseline."""
     return f"baseline '{baseline.name}': {_extent(baseline)} of {_origin(baseline)} in {baseline.path}"
 
 
 def doubts(records: Sequence[Record]) -> list[str]:
-    """List the reasons why records are a weak base to compare with."""
+    """Return the reasons why records are a weak base to compare with."""
     lines = []
     trials = Counter({key: sum(r.status == "ok" for r in group) for key, group in group_by_cell(records).items()})
     few = sum(0 < n < LEAST_TRIALS for n in trials.values())
     if few:
-        which = "every cell has" if few == len(trials) else f"{few} of {len(trials)} cells have"
-        lines.append(f"{which} one trial only, with which every comparison is inconclusive; {TAKE_ENOUGH}")
+        cells = "every cell has" if few == len(trials) else f"{few} of {len(trials)} cells have"
+        lines.append(f"{cells} one trial only, with which every comparison is inconclusive; {TAKE_ENOUGH}")
     commits = {r.environment.project_commit or r.environment.commit for r in records if r.environment} - {None}
     if len(commits) > 1:
         listed = ", ".join(sorted(map(str, commits)))
@@ -35,7 +35,7 @@ def doubts(records: Sequence[Record]) -> list[str]:
 
 
 def table(baselines: Sequence[Baseline]) -> Table[Baseline]:
-    """One row per baseline."""
+    """Return a table with one row per baseline."""
     columns: list[Column[Baseline]] = [
         Column("name", lambda baseline: baseline.name),
         Column("machine", lambda baseline: _some(baseline.machines)),
@@ -49,27 +49,30 @@ def table(baselines: Sequence[Baseline]) -> Table[Baseline]:
 
 
 def facts(baseline: Baseline) -> str:
-    """The runs, commits and machine of a baseline."""
+    """Return a line with the extent and origin of a baseline."""
     return f"{baseline.name}: {_extent(baseline)} of {_origin(baseline)}, {baseline.began_at[:10]}"
 
 
 def to_json(baselines: Sequence[Baseline | Broken]) -> str:
-    """The list as JSON; a baseline that cannot be read has an `error` in place of its facts."""
-    known = {Baseline: "machines scenarios cells trials commits began_at", Broken: "error=reason"}
-    described = [{"name": of.name, "path": str(of.path), **fields(of, known[type(of)])} for of in baselines]
-    return document("tcbench-baselines", baselines=described)
+    """Return the list as JSON. A baseline that cannot be read has an `error` instead of its facts."""
+    facts = {Baseline: "machines scenarios cells trials commits began_at", Broken: "error=reason"}
+    rows = [{"name": each.name, "path": str(each.path), **fields(each, facts[type(each)])} for each in baselines]
+    return document("tcbench-baselines", baselines=rows)
 
 
 def _extent(baseline: Baseline) -> str:
+    """Return the number of cells and trials."""
     return f"{counted(baseline.cells, 'cell')}, {counted(baseline.trials, 'trial')}"
 
 
 def _origin(baseline: Baseline) -> str:
+    """Return the scenario, machine and commit of a baseline's runs."""
     machines = _some(baseline.machines) or "an unknown machine"
     commits = f" at {_some(baseline.commits)}" if baseline.commits else ""
     return f"{_some(baseline.scenarios)} on {machines}{commits}"
 
 
-def _some(values: Sequence[str]) -> str:
-    more = len(values) - _MANY
-    return ", ".join(values[:_MANY]) + (f" and {more} more" if more > 0 else "")
+def _some(names: Sequence[str]) -> str:
+    """Return the first names, and the number of the others."""
+    more = len(names) - _MANY
+    return ", ".join(names[:_MANY]) + (f" and {more} more" if more > 0 else "")

@@ -1,9 +1,7 @@
-"""Cells over commits: a strip per cell with its line and whiskers, all strips on one axis of commits.
+"""Cells over commits: a strip per cell with its line and whiskers, on one axis of commits.
 
-A strip has its own range of images/s, but every strip spans the same factor from bottom to top, so that a loss of 5% is
-as high in one as in any other. Owns strips, their marks and words, and the axis of commits. Knows nothing of how steps
-are judged.
-"""
+Each strip has its own range of images/s, but all strips span the same factor, so that a loss of 5% has the same height
+in each. Knows nothing of how changes are judged."""
 
 import itertools
 import math
@@ -35,22 +33,24 @@ from tcbench.show.simulated import mark_simulated
 from tcbench.show.verdicts import FORMS, STATUS_BADGES
 
 MAX_REVISIONS = 120
-"""Of more commits the newest are drawn, and the small print says so."""
+"""Limit of commits; if there are more, the newest are drawn and the small print says so."""
 
 _NAMES = 2.2  # inches for configs
 _TICKS = 0.55  # for the numbers of images/s
-_BESIDE = 0.7 + _NAMES + _TICKS + 0.6  # margins, and all beside the strips
+_MARGINS = 0.7 + _NAMES + _TICKS + 0.6  # margins, and all beside the strips
 _PITCH = 0.15  # from commit to commit at least
 _STRIP = 0.64  # inches
 _LEAST_SPAN = 1.12
 _CUT = 1.5  # whiskers are cut at this factor from the figures
 
 _INKS: dict[Verdict, str] = {"regression": LOSS, "improved": GAIN}
-"""Of what is said beside a point."""
+"""Colours of the words beside a point, by verdict."""
 
 
 def history_chart(history: History) -> Figure:
-    """A strip per cell, by setting and batch size; of many, those that regressed. Raises SelectionError for none."""
+    """Draw a strip per cell, by setting and batch size. If there are too many, cells that regressed come first.
+
+    Raises SelectionError if there is nothing to draw."""
     if not history.cells:
         raise SelectionError("no results to plot; `tcbench run` makes some")
     newest = history.revisions[-MAX_REVISIONS:]
@@ -60,13 +60,13 @@ def history_chart(history: History) -> Figure:
     ranked = sorted(measured, key=lambda cell: not any(point.regressed for point in _within(cell, newest)))
     first, more = first_panels(ranked, lambda cell: cell.cell.label, "--config or --bs")
     cells = sorted(first, key=measured.index)
-    there = {point.revision for cell in cells for point in cell.points}
-    revisions = [revision for revision in newest if revision in there]
+    drawn = {point.revision for cell in cells for point in cell.points}
+    revisions = [revision for revision in newest if revision in drawn]
     groups, common = _groups(cells)
     strips = [(cell, _within(cell, revisions), name * (cell is alike[0])) for name, alike in groups for cell in alike]
     # The factor from bottom to top, which all strips share.
     span = max([high / low for low, high in (_ends(points) for _, points, _ in strips)] + [_LEAST_SPAN]) ** 1.12
-    width = max(WIDTH, _BESIDE + _PITCH * len(revisions))
+    width = max(WIDTH, _MARGINS + _PITCH * len(revisions))
     title = mark_simulated("Throughput over commits", (cell.environment for cell in history.cells))
     subtitle = " · ".join([*common, counted(len(revisions), "commit")])
     page = ChartPage(drawable(title), subtitle, [*_small_print(history, measured, newest), *more], width)
@@ -78,7 +78,7 @@ def history_chart(history: History) -> Figure:
             page.title_panel(axes, group, below)
     # Short names above dates, or both upright where there is no room from one to the next.
     names = [(drawable(revision.short), drawable(revision.date)) for revision in revisions]
-    pitch = (width - _BESIDE) / len(revisions)
+    pitch = (width - _MARGINS) / len(revisions)
     upright = max(text_width(word, WORDS) for name in names for word in name) + 0.12 > pitch
     labels = [f"{date} {short}" if upright else f"{short}\n{date}" for short, date in names]
     column[-1].set_xticks(range(len(revisions)), labels, rotation=90 if upright else 0)
@@ -89,9 +89,9 @@ def history_chart(history: History) -> Figure:
 
 
 def _groups(cells: Sequence[CellHistory]) -> tuple[list[tuple[str, list[CellHistory]]], tuple[str, ...]]:
-    """Cells of each setting and batch size under their name, and what all settings have in common."""
-    by_size = sorted(cells, key=lambda cell: cell.cell.batch_size)
-    groups = grouped(((_as_summary(cell).setting, cell.cell.batch_size), cell) for cell in by_size)
+    """Return cells by setting and batch size, with the group's name, and the facts that all settings share."""
+    ordered = sorted(cells, key=lambda cell: cell.cell.batch_size)
+    groups = grouped(((_as_summary(cell).setting, cell.cell.batch_size), cell) for cell in ordered)
     by_setting = grouped((summary.setting, summary) for summary in map(_as_summary, cells))
     provenance = provenance_of(by_setting)
     return [
@@ -101,12 +101,13 @@ def _groups(cells: Sequence[CellHistory]) -> tuple[list[tuple[str, list[CellHist
 
 
 def _as_summary(cell: CellHistory) -> CellSummary:
-    """As far as a setting and its name need it."""
+    """Return a summary with the facts that a setting and its name need."""
     code = Code(None, "", None, beneath=cell.beneath)
     return CellSummary(cell.cell, cell.machine, cell.environment, "ok", None, 0, 0, codes=(code,))
 
 
 def _small_print(history: History, cells: Sequence[CellHistory], revisions: Sequence[Revision]) -> list[str]:
+    """Return the lines below the chart."""
     points = [(cell, point) for cell in cells for point in _within(cell, revisions)]
     lines = [
         f"{rate_unit(cell.cell for cell in cells)} over total time, geometric mean over trials · whisker: its "
@@ -119,13 +120,13 @@ def _small_print(history: History, cells: Sequence[CellHistory], revisions: Sequ
     for cell, point in points:
         if point.regressed and point.change is not None:
             ratio, culprit = point.change.ratio, point.change.culprit
-            what = change(ratio.value) if ratio else STATUS_BADGES[point.side.status].word
+            loss = change(ratio.value) if ratio else STATUS_BADGES[point.side.status].word
             phase = f" in {culprit.name}" if culprit else ""
-            regressions.append(f"{cell.cell.label} at {point.revision.short}: {what}{phase}")
+            regressions.append(f"{cell.cell.label} at {point.revision.short}: {loss}{phase}")
     if regressions:
         lines.append(f"{FORMS['regression'].sign} {drawable(first_few(regressions, 12))}")
     broken = ((point.revision, point.broken_by) for _, point in points if point.broken_by)
-    breaks = Counter((revision, "; ".join(each.says for each in by)) for revision, by in broken)
+    breaks = Counter((revision, "; ".join(each.says for each in differences)) for revision, differences in broken)
     new_lines = [f"{revision.short} ({counted(n, 'cell')}): {says}" for (revision, says), n in breaks.items()]
     if new_lines:
         lines.append("dashed: a new line, not compared with what was before, at " + drawable(first_few(new_lines, 6)))
@@ -137,12 +138,13 @@ def _small_print(history: History, cells: Sequence[CellHistory], revisions: Sequ
 
 
 def _within(cell: CellHistory, revisions: Sequence[Revision]) -> tuple[HistoryPoint, ...]:
-    there = set(revisions)
-    return tuple(point for point in cell.points if point.revision in there)
+    """Return the cell's points at these revisions."""
+    drawn = set(revisions)
+    return tuple(point for point in cell.points if point.revision in drawn)
 
 
 def _ends(points: Sequence[HistoryPoint]) -> tuple[float, float]:
-    """The lowest and highest of what a strip has to show, images/s; whiskers out of all proportion are cut."""
+    """Return the lowest and highest images/s that a strip shows. Very long whiskers are cut."""
     rates = [point.images_per_s for point in points if point.images_per_s is not None]
     if not rates:
         return 1.0, 1.0
@@ -154,7 +156,7 @@ def _ends(points: Sequence[HistoryPoint]) -> tuple[float, float]:
 
 
 def _frame(axes: Axes, cell: CellHistory, points: Sequence[HistoryPoint], span: float, n: int) -> None:
-    """A strip for `n` commits: its axes, its name on the left and its newest figure on the right."""
+    """Draw the frame of a strip for `n` commits: axes, the name on the left, and the newest figure on the right."""
     middle = math.prod(map(math.sqrt, _ends(points)))
     low, high = middle / math.sqrt(span), middle * math.sqrt(span)
     axes.set_xlim(-0.5, n - 0.5)
@@ -167,15 +169,17 @@ def _frame(axes: Axes, cell: CellHistory, points: Sequence[HistoryPoint], span: 
     axes.spines["bottom"].set_color(FAINT)
     axes.grid(visible=False, axis="x")
     lines = wrapped(config_name(cell.cell.config), LEGEND, _NAMES - 0.1)[: int((_STRIP + 0.1) / line_height(LEGEND))]
-    beside = {"coordinates": "axes fraction", "size": LEGEND}
-    put(axes, "\n".join(lines), (0, 0.5), (-_TICKS * 72, 0), ha="right", **beside)
+    style = {"coordinates": "axes fraction", "size": LEGEND}
+    put(axes, "\n".join(lines), (0, 0.5), (-_TICKS * 72, 0), ha="right", **style)
     newest = next((point.images_per_s for point in reversed(points) if point.images_per_s is not None), None)
     if newest is not None:
-        put(axes, number(newest), (1, 0.5), (8, 0), ha="left", **beside)
+        put(axes, number(newest), (1, 0.5), (8, 0), ha="left", **style)
 
 
 def _ticks(low: float, high: float, line: float) -> list[float]:
-    """Two to four round numbers of images/s, `line` (a share of the height) apart, and half of it from the ends."""
+    """Return two to four round numbers of images/s.
+
+    They are at least `line` apart (a share of the height), and half of that from the ends."""
     edge = (high / low) ** (line / 2)
     values: list[float] = []
     for bins in (3, 4, 5, 6):
@@ -183,12 +187,12 @@ def _ticks(low: float, high: float, line: float) -> list[float]:
         values = [float(value) for value in ticks if low * edge <= value <= high / edge]
         if len(values) > 1:
             break
-    too_close = any(other / one < edge**2 for one, other in itertools.pairwise(values))
+    too_close = any(above / below < edge**2 for below, above in itertools.pairwise(values))
     return values[::2] if too_close else values
 
 
 def _draw_strip(axes: Axes, cell: CellHistory, points: Sequence[HistoryPoint], revisions: Sequence[Revision]) -> None:
-    """Lines that end where a new one begins, whiskers, marks whose form says the verdict, and words beside them."""
+    """Draw a cell's lines, whiskers, and marks whose shape tells the verdict, with words beside them."""
     places = {revision: place for place, revision in enumerate(revisions)}
     colour = fill(cell.cell.config).colour
     low, high = axes.get_ylim()
@@ -217,27 +221,28 @@ def _draw_strip(axes: Axes, cell: CellHistory, points: Sequence[HistoryPoint], r
             edge = withStroke(linewidth=2.4, foreground=QUIET)
             [drawn] = axes.plot(*zip(*line, strict=True), color=colour, linewidth=1.5, zorder=2, path_effects=[edge])
             on_lines += [drawn.get_transform().transform_path(drawn.get_path()).interpolated(20).vertices]
-    taken = around([tuple(axes.transData.transform(mark)) for mark in marks], 8)
+    obstacles = around([tuple(axes.transData.transform(mark)) for mark in marks], 8)
     avoid = np.concatenate(on_lines) if on_lines else ()
     for point, mark in sorted(
         zip(points, marks, strict=True), key=lambda pair: (not pair[0].regressed, bool(pair[0].broken_by))
     ):
         words, ink = _words(point)
         if words:
-            label(axes, words, mark, taken, gap=12, far=True, avoid=avoid, color=ink, zorder=5)
+            label(axes, words, mark, obstacles, gap=12, far=True, avoid=avoid, color=ink, zorder=5)
 
 
-def _draw_mark(axes: Axes, point: HistoryPoint, at: tuple[float, float], colour: str) -> None:
+def _draw_mark(axes: Axes, point: HistoryPoint, position: tuple[float, float], colour: str) -> None:
+    """Draw the mark of a point."""
     marks = {"regression": ("v", 6.5, LOSS), "improved": ("^", 6.5, GAIN), "pass": ("o", 4.2, colour)}
     form, size, face = marks.get(point.change.verdict if point.change else "", ("o", 4.2, PAPER))
     style: dict[str, Any] = {"markerfacecolor": face, "markeredgecolor": INK, "markeredgewidth": 0.8}
     if point.images_per_s is None:
         form, size, style = "x", 5.0, {"markeredgecolor": LOSS if point.regressed else QUIET, "markeredgewidth": 1.0}
-    axes.plot(*at, form, markersize=size, zorder=4, clip_on=False, **style)
+    axes.plot(*position, form, markersize=size, zorder=4, clip_on=False, **style)
 
 
 def _words(point: HistoryPoint) -> tuple[str, str]:
-    """Words beside a point, and their ink."""
+    """Return the words beside a point and their colour."""
     if point.images_per_s is None:
         words = f"{FORMS['changed status'].sign} {STATUS_BADGES[point.side.status].word}"
         return words, LOSS if point.regressed else QUIET

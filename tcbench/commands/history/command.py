@@ -45,7 +45,7 @@ def history(
     tcbench history results/h200 --threshold 5% --json
     """
     from tcbench.analysis.verdict import Rule
-    from tcbench.commands.history.history import history as histories
+    from tcbench.commands.history.history import build_history
     from tcbench.commands.history.table import blocks, notes, to_json, verdict
     from tcbench.core import git, store
     from tcbench.hardware.machine import CHECKOUT
@@ -53,41 +53,40 @@ def history(
     from tcbench.show.format import counted
 
     rule = Rule(outcome.threshold(threshold))
-    paths, others = ([], 0) if results else local_runs(out)
+    paths, n_ignored = ([], 0) if results else local_runs(out)
     results_read = read_results(results or map(str, paths), out).records
-    named = {Path(name).name.removesuffix(store.SUFFIX) for name in results or ()}
-    records = tuple(r for r in results_read if r.run_id in named or not store.OF_GATE.fullmatch(r.run_id))
+    runs = {Path(name).name.removesuffix(store.SUFFIX) for name in results or ()}
+    records = tuple(r for r in results_read if r.run_id in runs or not store.OF_GATE.fullmatch(r.run_id))
     if not records:
         raise SelectionError("only trials of gates and bisections there; `tcbench run` makes a run, or name a file")
-    known = [record.environment for record in records if record.environment is not None]
-    commits = {(commit or "").removesuffix("+") for facts in known for commit in (facts.project_commit, facts.commit)}
+    environments = [record.environment for record in records if record.environment is not None]
+    commits = {(commit or "").removesuffix("+") for e in environments for commit in (e.project_commit, e.commit)}
     places = git.ancestry((Path.cwd(), CHECKOUT), commits)
-    cells = histories(
-        select_cells(records, chosen.configs, chosen.batch_sizes), rule, outcome.allowed_facets(allow), places
-    )
+    selected = select_cells(records, chosen.configs, chosen.batch_sizes)
+    history = build_history(selected, rule, outcome.allowed_facets(allow), places)
     wrote = f"wrote {output}"
-    if cells.cells and all(len(cell.points) < 2 for cell in cells.cells):
+    if history.cells and all(len(cell.points) < 2 for cell in history.cells):
         wrote = "no chart: no cell was measured at two commits; `tcbench plot` draws runs"
     elif output is not None:
         from tcbench.commands.history.chart import history_chart
         from tcbench.show.charts.files import save
 
-        save(history_chart(cells), output, options.ANOTHER_FILE)
+        save(history_chart(history), output, options.ANOTHER_FILE)
     left_out = ["left out: trials of gates and bisections; name a file of theirs to see it"]
     left_out *= len(records) < len(results_read)
-    if others:
-        which = f"{counted(others, 'file')} of other machines or kept by git"
-        left_out.append(f"left out: {which}; `tcbench history {out}` shows all")
+    if n_ignored:
+        files = f"{counted(n_ignored, 'file')} of other machines or kept by git"
+        left_out.append(f"left out: {files}; `tcbench history {out}` shows all")
     if format_ == "json":
-        typer.echo(to_json(cells))
+        typer.echo(to_json(history))
         for line in left_out:
             typer.echo(line, err=True)
         return
     console = make_console(details=details)
-    console.say(*simulated.simulation_lines(cell.environment for cell in cells.cells), style="bold")
-    for heading, table in blocks(cells):
+    console.say(*simulated.simulation_lines(cell.environment for cell in history.cells), style="bold")
+    for heading, table in blocks(history):
         console.table(table, heading)
-    console.say(verdict(cells))
-    console.notes([*notes(cells), *map(Caution, left_out)])
+    console.say(verdict(history))
+    console.notes([*notes(history), *map(Caution, left_out)])
     if output is not None:
         console.say(wrote)

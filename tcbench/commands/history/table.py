@@ -1,4 +1,4 @@
-"""The texts of `tcbench history` beside its chart: a table per cell, how to read it, and the JSON."""
+"""The text output of `tcbench history`: a table per cell, notes, and JSON."""
 
 from __future__ import annotations
 
@@ -22,9 +22,11 @@ _BLOCKS = "▁▂▃▄▅▆▇█"
 
 
 def blocks(history: History) -> Iterable[tuple[str, Table[HistoryPoint]] | tuple[str, Table[_NamedPoint]]]:
-    """A heading and a table per cell: by machine, scenario and network, batch size, ranks, config, as first seen. Where
-    every cell has one point, all of them are one table."""
-    # Columns line up from table to table, and are left out of all or none.
+    """Yield a heading and a table per cell.
+
+    Cells are ordered by machine, scenario and network, batch size, ranks and config, as first seen. If every cell has
+    one point, all of them share one table."""
+    # Columns have the same width in every table, and are left out of all tables or of none.
     points = [point for cell in history.cells for point in cell.points]
     *first, last = _columns("")
     widths = [max((len(column.text(point)) for point in points), default=0) for column in first]
@@ -34,34 +36,37 @@ def blocks(history: History) -> Iterable[tuple[str, Table[HistoryPoint]] | tuple
     )
     settings = [(cell.machine, cell.cell.scenario, cell.cell.model) for cell in history.cells]
     configs = [cell.cell.config for cell in history.cells]
-    places = [
-        (settings.index(setting), cell.cell.batch_size, cell.cell.ranks, configs.index(config))
-        for setting, cell, config in zip(settings, history.cells, configs, strict=True)
+    rows = [
+        ((settings.index(setting), cell.cell.batch_size, cell.cell.ranks, configs.index(config)), cell, where)
+        for setting, cell, config, where in zip(settings, history.cells, configs, wheres, strict=True)
     ]
-    ordered = sorted(zip(places, history.cells, wheres, strict=True), key=lambda row: row[0])
-    named = [(cell.cell.label + (f" ({where})" if where else ""), cell) for _, cell, where in ordered]
-    if len(points) == len(named):
-        unit = rate_unit(cell.cell for _, cell in named).removesuffix("/s")
+    ordered = sorted(rows, key=lambda row: row[0])
+    labelled = [(cell.cell.label + (f" ({where})" if where else ""), cell) for _, cell, where in ordered]
+    if len(points) == len(labelled):
+        unit = rate_unit(cell.cell for _, cell in labelled).removesuffix("/s")
         columns = [Column[_NamedPoint]("cell", lambda row: row[0])]
-        columns += [_of_named(column) for column in _columns(unit) if column.heading != "change"]
-        yield "", Table(columns, [(name, cell.points[0]) for name, cell in named])
+        columns += [_for_named_point(column) for column in _columns(unit) if column.heading != "change"]
+        yield "", Table(columns, [(name, cell.points[0]) for name, cell in labelled])
         return
-    for name, cell in named:
+    for name, cell in labelled:
         line = sparkline(cell.points) if len(cell.points) > 1 else ""
         yield f"{name}  {line}".rstrip(), Table(_columns(cell.cell.unit, widths), cell.points, header="dim")
 
 
 _NamedPoint = tuple[str, HistoryPoint]
-"""A point, and the name of its cell."""
+"""The name of a cell, and a point of it."""
 
 
-def _of_named(column: Column[HistoryPoint]) -> Column[_NamedPoint]:
+def _for_named_point(column: Column[HistoryPoint]) -> Column[_NamedPoint]:
+    """Return a column of points as a column of named points."""
     return Column(column.heading, lambda row: column.value(row[1]), column.kind, wraps=column.wraps, spare=column.spare)
 
 
 def sparkline(points: Sequence[HistoryPoint]) -> str:
-    """Throughput as blocks, a cross where there is none, a bar where a new line begins; a tenth at least from bottom to
-    top, so that noise looks like noise."""
+    """Return the throughput of a cell as a line of block characters.
+
+    A cross means no figure, a bar the start of a new line. The range is at least 10%, so that noise looks like
+    noise."""
     rates = [point.images_per_s for point in points if point.images_per_s is not None]
     low = min(rates, default=1.0)
     span = math.log(max(max(rates, default=1.0) / low, 1.1))
@@ -76,7 +81,7 @@ def sparkline(points: Sequence[HistoryPoint]) -> str:
 
 
 def notes(history: History) -> list[str]:
-    """Hints on reading the tables."""
+    """Return notes on how to read the tables."""
     lines = [
         f"{rate_unit(cell.cell for cell in history.cells)}: geometric mean over trials; ±: 95% interval by the cell "
         "alone (`run`: by all); one trial has none.",
@@ -96,7 +101,7 @@ def notes(history: History) -> list[str]:
 
 
 def verdict(history: History) -> str:
-    """The whole in one line."""
+    """Return the count of regressions and comparisons, in one line."""
     cells, commits = len(history.cells), len(history.revisions)
     over = f"{counted(cells, 'cell')} over {counted(commits, 'commit')}"
     verdicts = [point.change.verdict for cell in history.cells for point in cell.points if point.change]
@@ -109,8 +114,10 @@ def verdict(history: History) -> str:
 
 
 def to_json(history: History) -> str:
-    """Everything; an open end of an interval is null. In form 1 images/s were at the median step."""
-    revision = "name project_commit=code.project tcbench=code.tcbench run=code.run began_at"
+    """Return the whole history as JSON. An open end of an interval is null.
+
+    In form 1, images/s were at the median step."""
+    facts = "name project_commit=code.project tcbench=code.tcbench run=code.run began_at"
     cells = [
         {
             **fields(cell.cell, "config batch_size ranks scenario"),
@@ -122,12 +129,12 @@ def to_json(history: History) -> str:
         }
         for cell in history.cells
     ]
-    commits = [fields(one, revision) for one in history.revisions]
+    commits = [fields(revision, facts) for revision in history.revisions]
     return document("tcbench-history", 2, threshold=history.rule.threshold, commits=commits, cells=cells)
 
 
 def reason(point: HistoryPoint) -> str:
-    """The words in place of a change: why a line begins, or why there is no figure."""
+    """Return the words in place of a change: why a new line begins, or why there is no figure."""
     if point.broken_by:
         return "new line: " + "; ".join(difference.says for difference in point.broken_by)
     if point.images_per_s is None:
@@ -137,7 +144,7 @@ def reason(point: HistoryPoint) -> str:
 
 
 def _columns(unit: str, widths: Sequence[int] = (0,) * 6) -> tuple[Column[HistoryPoint], ...]:
-    """`widths`: the least of each."""
+    """Return the columns of a cell's table. `widths` are their minimum widths."""
 
     def trials(point: HistoryPoint) -> str:
         ok, trials = point.side.trials_ok, point.side.trials
@@ -146,14 +153,22 @@ def _columns(unit: str, widths: Sequence[int] = (0,) * 6) -> tuple[Column[Histor
     return (
         Column("commit", lambda point: point.revision.short, wraps=False, width=widths[0]),
         Column("measured", lambda point: point.revision.date, wraps=False, width=widths[1], spare=True),
-        Column(f"{unit}/s", lambda at: at.interval or at.images_per_s or at.side.status, RATE, width=widths[2]),
+        Column(
+            f"{unit}/s", lambda point: point.interval or point.images_per_s or point.side.status, RATE, width=widths[2]
+        ),
         Column("trials", trials, COUNT, width=widths[3], spare=True),
-        Column("change", lambda at: at.change and at.change.ratio and changes(at.change.ratio), COUNT, width=widths[4]),
+        Column("change", _change, COUNT, width=widths[4]),
         Column("verdict", _verdict, width=widths[5]),
     )
 
 
+def _change(point: HistoryPoint) -> str | None:
+    """Return the change since the point before, with its interval."""
+    return changes(point.change.ratio) if point.change and point.change.ratio else None
+
+
 def _verdict(point: HistoryPoint) -> Text:
+    """Return the verdict on a point, or the reason why there is none."""
     instead = reason(point)
     if point.change is None:
         return Text(instead, "" if point.images_per_s is not None else "yellow")

@@ -15,7 +15,7 @@ from show.charts.charts import assert_tidy, words
 
 from tcbench.commands.history import chart
 from tcbench.commands.history.chart import history_chart
-from tcbench.commands.history.history import history
+from tcbench.commands.history.history import build_history
 from tcbench.core.record import STATUSES, MeasureSettings, Record
 from tcbench.show.charts.palette import PAPER
 
@@ -35,18 +35,18 @@ def ladder(commits: int, sizes: tuple[int, ...] = (4,), configs: tuple[str, ...]
         ]
         for size in sizes:
             records += over_commits(rates, config, size, trials)
-    return history_chart(history(records))
+    return history_chart(build_history(records))
 
 
 def test_a_cell_of_one_commit_is_no_strip_and_the_small_print_says_so() -> None:
     records = [*over_commits([40, 40]), *over_commits([30], "fp16")]
-    figure = history_chart(history(records))
+    figure = history_chart(build_history(records))
     assert len(figure.axes) == 1
     assert "left out: 1 cell measured at one commit only" in " ".join(words(figure)).replace("\n", " ")
-    assert "4 commits" in " ".join(words(history_chart(history(over_commits([40] * 4)))))
-    apart = history([*over_commits([40, 40]), *over_commits([30] * 3, "fp16")[-1:]])
-    assert len(apart.revisions) == 3
-    assert "2 commits" in " ".join(words(history_chart(apart)))  # no column without a point
+    assert "4 commits" in " ".join(words(history_chart(build_history(over_commits([40] * 4)))))
+    history = build_history([*over_commits([40, 40]), *over_commits([30] * 3, "fp16")[-1:]])
+    assert len(history.revisions) == 3
+    assert "2 commits" in " ".join(words(history_chart(history)))  # no column without a point
 
 
 @pytest.mark.parametrize(
@@ -61,7 +61,7 @@ def test_the_chart_is_tidy_and_has_a_strip_per_cell(commits, sizes, configs) -> 
 
 
 def test_one_trial_has_no_whisker_and_an_empty_mark() -> None:
-    [axes] = history_chart(history(over_commits([40, 30], trials=1))).axes
+    [axes] = history_chart(build_history(over_commits([40, 30], trials=1))).axes
     marks = [line for line in axes.lines if line.get_marker() == "o"]
     assert [line.get_markerfacecolor() for line in marks] == [PAPER, PAPER]
     segments = [segment for c in axes.collections if isinstance(c, LineCollection) for segment in c.get_segments()]
@@ -70,11 +70,11 @@ def test_one_trial_has_no_whisker_and_an_empty_mark() -> None:
 
 def test_a_cell_without_a_figure_leaves_a_gap_and_says_how_it_ended() -> None:
     records = over_commits([40, 40, 40])
-    kept = [r for r in records if r.environment and r.environment.commit != commit(1)]
+    stored = [r for r in records if r.environment and r.environment.commit != commit(1)]
     broke = make_record(
         status="oom", started_at=records[8].started_at, run_id="r", environment=make_environment(commit=commit(1))
     )
-    figure = history_chart(history([*kept, broke]))
+    figure = history_chart(build_history([*stored, broke]))
     assert_tidy(figure)
     [axes] = figure.axes
     assert not [line for line in axes.lines if line.get_marker() == "None" and len(set(line.get_xdata())) > 1]
@@ -88,14 +88,14 @@ def test_a_long_name_of_a_setting_covers_nothing() -> None:
         for cell, scenario in zip(measures, ("cpu", "a_scenario_with_a_long_name" * 5), strict=True)
         for record in over_commits([40, 40], cell=msgspec.structs.replace(cell, scenario=scenario))
     ]
-    figure = history_chart(history(records))
+    figure = history_chart(build_history(records))
     assert_tidy(figure)
     assert "batch size 4 · scenario cpu · max time s 2.5" in words(figure)
 
 
 def test_of_very_many_commits_the_newest_are_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(chart, "MAX_REVISIONS", 60)
-    figure = history_chart(history(over_commits([40.0] * 65, trials=1)))
+    figure = history_chart(build_history(over_commits([40.0] * 65, trials=1)))
     assert "the newest 60 of 65 commits" in words(figure)
     assert_tidy(figure)
 
@@ -111,21 +111,21 @@ def test_any_mixture_is_tidy(data: st.DataObject) -> None:
     ):
         rates = [data.draw(st.sampled_from([1e-4, 36.0, 38.5, 40.0, 1e6])) for _ in range(days)]
         grounds = [{"kernel": data.draw(st.sampled_from("ab"))} for _ in range(days)]
-        made = over_commits(rates, config, 4, data.draw(st.sampled_from([1, 3])), environments=grounds)
-        for record in made:
+        trials = over_commits(rates, config, 4, data.draw(st.sampled_from([1, 3])), environments=grounds)
+        for record in trials:
             status = data.draw(st.sampled_from(["ok", *STATUSES]))
             if status == "ok":
                 records.append(record)
             else:
                 facts = {"started_at": record.started_at, "run_id": record.run_id, "environment": record.environment}
                 records.append(make_record(config, status=status, trial=record.trial, **facts))  # type: ignore[arg-type]
-    assert_tidy(history_chart(history(records)))
+    assert_tidy(history_chart(build_history(records)))
 
 
 @pytest.mark.long
 def test_of_more_cells_than_strips_those_that_regressed_are_drawn_and_the_others_named() -> None:
     steady = [record for size in range(1, 14) for record in over_commits([40, 40], batch_size=size)]
-    figure = history_chart(history([*steady, *over_commits([40, 30], batch_size=99)]))
+    figure = history_chart(build_history([*steady, *over_commits([40, 30], batch_size=99)]))
     assert len(figure.axes) == 12
     assert "batch size 99" in words(figure)
     assert any("2 more are not drawn (choose with --config or --bs): fp32, batch size 12; " in w for w in words(figure))

@@ -15,10 +15,10 @@ from tcbench.core.record import Record
 from tcbench.core.store import Store
 
 
-def plant(here: Path, records: Iterable[Record]) -> None:
+def plant(folder: Path, records: Iterable[Record]) -> None:
     """A file per run, as `tcbench run` leaves them."""
     for record in records:
-        with Store(here / "results" / "amd-epyc-2cpu" / f"{record.run_id}.jsonl") as run:
+        with Store(folder / "results" / "amd-epyc-2cpu" / f"{record.run_id}.jsonl") as run:
             run.append(record)
 
 
@@ -32,7 +32,7 @@ def this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_stacks_that_one_commit_was_measured_on_are_named_in_every_form(tmp_path: Path) -> None:
     plant(tmp_path, over_commits([40, 36], trials=5))
     newer = over_commits([40, 36], trials=5, environments=[{"python": "3.12.1"}] * 2)
-    plant(tmp_path, [msgspec.structs.replace(one, run_id=f"{one.run_id}-2") for one in newer])
+    plant(tmp_path, [msgspec.structs.replace(record, run_id=f"{record.run_id}-2") for record in newer])
     done = ended(tmp_path, "history", "-o", "history.svg")
     headings = [line.partition("  ")[0] for line in done.out.splitlines() if line.startswith("fp32")]
     assert sorted(headings) == [f"fp32, batch size 4 (python: {version})" for version in ("3.11.2", "3.12.1")]
@@ -54,7 +54,7 @@ def test_commits_stand_by_ancestry_without_the_trials_of_gates_and_bisections(tm
     """The loss was planted in the second commit; the newest was measured first, the oldest last."""
     project = projects.make(tmp_path / "project")
     ids = [projects.git(project, "rev-parse", "HEAD"), projects.commit(project), projects.commit(project)]
-    facts = [{"project_commit": one[:12], "commit": "c" * 12} for one in reversed(ids)]
+    facts = [{"project_commit": commit[:12], "commit": "c" * 12} for commit in reversed(ids)]
     plant(project, over_commits([36, 36, 40], trials=5, environments=facts))
     of_gate = [(f"gate-20250301-000000-{side}", 80) for side in ("base", "current")]
     for run_id, rate in [*of_gate, (f"bisect-20250301-000000-{ids[0][:12]}", 20)]:
@@ -64,10 +64,10 @@ def test_commits_stand_by_ancestry_without_the_trials_of_gates_and_bisections(tm
     assert "left out: trials of gates and bisections" in done.out
     value = json.loads(tcbench(project, "history", "results", "--json").out)
     [cell] = value["cells"]
-    assert [point["commit"] for point in cell["points"]] == [one[:12] for one in ids]
+    assert [point["commit"] for point in cell["points"]] == [commit[:12] for commit in ids]
     assert [point["verdict"] for point in cell["points"]] == [None, "regression", "pass"]
-    named = json.loads(tcbench(project, "history", "gate-20250301-000000-base", "--json").out)
-    assert [point["trials"] for point in named["cells"][0]["points"]] == [5]
+    named_run = json.loads(tcbench(project, "history", "gate-20250301-000000-base", "--json").out)
+    assert [point["trials"] for point in named_run["cells"][0]["points"]] == [5]
 
 
 def test_baselines_are_no_runs(tmp_path: Path) -> None:
@@ -91,5 +91,5 @@ def test_only_what_this_machine_measured_is_shown_unless_a_path_names_more(tmp_p
     shutil.rmtree(project / "results/amd-epyc-2cpu")
     done = tcbench(project, "history")
     assert (done.code, done.err.count("\n")) == (2, 1)
-    said = "no results of this machine in results/; `tcbench run` makes some; `tcbench history results` shows"
-    assert said in done.err
+    message = "no results of this machine in results/; `tcbench run` makes some; `tcbench history results` shows"
+    assert message in done.err

@@ -9,19 +9,19 @@ from histories import commit, over_commits
 
 from tcbench.analysis import compare
 from tcbench.analysis.stats import images_per_s
-from tcbench.commands.history.history import history
+from tcbench.commands.history.history import build_history
 from tcbench.core.record import Record
 
 
 def verdicts(records: list[Record], **options: object) -> list[str | None]:
-    [cell] = history(records, **options).cells  # type: ignore[arg-type]
+    [cell] = build_history(records, **options).cells  # type: ignore[arg-type]
     return [point.change.verdict if point.change else None for point in cell.points]
 
 
 def test_a_cell_that_stops_running_regresses_once_and_what_comes_after_is_compared_with_what_ran() -> None:
     ok, oom = over_commits([40, 40, 40, 40, 36]), over_commits([40] * 4, trials=1, status="oom")
     records = [*ok[:16], *oom[2:], *ok[32:]]
-    [cell] = history(records).cells
+    [cell] = build_history(records).cells
     assert verdicts(records) == [None, "pass", "changed status", "not measured", "regression"]
     assert [point.regressed for point in cell.points] == [False, False, True, False, True]
     assert cell.points[4].since.name == commit(1)
@@ -30,10 +30,10 @@ def test_a_cell_that_stops_running_regresses_once_and_what_comes_after_is_compar
 
 def test_a_new_driver_begins_a_new_line_and_says_why() -> None:
     records = over_commits([40, 40, 30, 30], environments=[{}, {}, {"kernel": "6.2.0"}, {"kernel": "6.2.0"}])
-    [cell] = history(records).cells
+    [cell] = build_history(records).cells
     assert verdicts(records) == [None, "pass", None, "pass"]
     assert [d.says for d in cell.points[2].broken_by] == ["kernel: 6.1.0 -> 6.2.0"]
-    assert history(records).regressions == 0
+    assert build_history(records).regressions == 0
     assert verdicts(records, allow=["os"]) == [None, "pass", "regression", "pass"]
 
 
@@ -41,23 +41,23 @@ def test_stacks_that_one_commit_was_measured_on_are_cells_of_their_own_unless_th
     old = over_commits([40, 40, 40], environments=[{}, {}, {}])
     new = over_commits([50, 40], environments=[{"python": "3.12.1"}] * 2)
     records = old + [msgspec.structs.replace(record, run_id=f"{record.run_id}-2") for record in new]
-    cells = history(records).cells
+    cells = build_history(records).cells
     assert [(cell.beneath, len(cell.points)) for cell in cells] == [(("python: 3.11.2",), 3), (("python: 3.12.1",), 2)]
     assert [point.side.trials for point in cells[0].points] == [8, 8, 8]
     assert [[point.regressed for point in cell.points] for cell in cells] == [[False] * 3, [False, True]]
-    [pooled] = history(records, allow=["python"]).cells
+    [pooled] = build_history(records, allow=["python"]).cells
     assert [point.side.trials for point in pooled.points] == [16, 16, 8]
 
 
 def test_libraries_that_may_differ_are_no_stacks_whatever_they_are_called() -> None:
     records = over_commits([40, 40], environments=[{}, {"packages": {"numpy": "3"}}])
-    [cell] = history(records, allow=["libraries"]).cells
+    [cell] = build_history(records, allow=["libraries"]).cells
     assert [point.broken_by for point in cell.points] == [(), ()]
 
 
 def test_changed_files_stand_after_their_commit() -> None:
     environments = [{"commit": commit(1)}, {"commit": commit(0) + "+"}, {"commit": commit(0)}]
-    result = history(over_commits([40, 40, 40], environments=environments), places={commit(0): 0, commit(1): 1})
+    result = build_history(over_commits([40, 40, 40], environments=environments), places={commit(0): 0, commit(1): 1})
     assert [revision.name for revision in result.revisions] == [commit(0), commit(0) + "+", commit(1)]
 
 
@@ -73,21 +73,21 @@ def test_changed_files_stand_after_their_commit() -> None:
     ],
 )
 def test_a_revision_is_a_projects_commit_or_tcbenchs_or_a_run_and_two_are_never_mixed(facts: list, short: list) -> None:
-    result = history(over_commits([40, 36], environments=facts))
+    result = build_history(over_commits([40, 36], environments=facts))
     assert [revision.short for revision in result.revisions] == short
     assert result.regressions == 1
 
 
 def test_a_trial_that_knows_nothing_belongs_to_its_runs_commit_and_nothing_gives_nothing() -> None:
     started = {"run_id": "cpu-20250102-000000", "started_at": "2025-01-02T03:05:00.000+00:00"}
-    result = history([*over_commits([40, 40]), make_record("fp16", status="skipped", **started)])
+    result = build_history([*over_commits([40, 40]), make_record("fp16", status="skipped", **started)])
     assert [point.revision.name for point in result.cells[1].points] == [commit(1)]
     assert result.cells[1].points[0].images_per_s is None
     # A run of which no trial knows anything has its own name.
-    result = history([make_record("fp16", status="skipped", run_id="r1")])
+    result = build_history([make_record("fp16", status="skipped", run_id="r1")])
     assert [revision.short for revision in result.revisions] == ["r1"]
     assert result.cells[0].machine is None
-    nothing = history([])
+    nothing = build_history([])
     assert (nothing.revisions, nothing.cells, nothing.regressions) == ((), (), 0)
 
 
@@ -100,5 +100,5 @@ def test_every_trial_is_worked_out_once_though_two_steps_rest_on_it(monkeypatch:
 
     monkeypatch.setattr(compare, "images_per_s", counted)
     records = over_commits([40, 40, 36, 36, 36])
-    history(records)
+    build_history(records)
     assert len(worked_out) == len(records)
