@@ -39,10 +39,10 @@ def pytest_configure(config: pytest.Config) -> None:
             super().__init__()
             self.clock: Any = EventClock(None, _Event, lambda before, after: 1e3 * (after.at_s - before.at_s))
 
-        def arrive(self, x: Any, t: Any) -> sites.Batch:
+        def upload(self, x: Any, t: Any) -> sites.Batch:
             if x.nbytes > _fraction[0] * 2**30:
                 raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 3.00 GiB.")
-            return super().arrive(x.copy(), t.copy())
+            return super().upload(x.copy(), t.copy())
 
         def peak_memory(self) -> tuple[int, Literal["process", "device"]]:
             return peak_resident_bytes(), "device"

@@ -11,7 +11,7 @@ from training import SMOOTH, Batches, Trained, run_step, small_cell, small_sessi
 
 from tcbench.engine.backends.chainer.session import ChainerSession
 from tcbench.engine.backends.torch import session as sessions
-from tcbench.engine.backends.torch.batches import Arriving
+from tcbench.engine.backends.torch.batches import TensorFeed
 from tcbench.engine.backends.torch.rungs import RUNGS
 from tcbench.engine.backends.torch.session import TorchSession
 from tcbench.engine.backends.torch.sites import Site
@@ -39,7 +39,7 @@ def small_torch_session(
     """A session on the small model and the random batches that `training.small_session` has."""
     with pytest.MonkeyPatch.context() as patch:
         cell = small_cell(config, backend="torch", image_size=image_size, seed=seed, **cell_changes)
-        patch.setattr(sessions, "synthetic", _arriving)
+        patch.setattr(sessions, "synthetic", _tensor_feed)
         patch.setitem(RUNGS.rungs, "fp64", Float64())  # type: ignore[arg-type]
         session = TorchSession(cell, Site(), geometry=geometry)
     try:
@@ -48,8 +48,8 @@ def small_torch_session(
         session.close()
 
 
-def _arriving(spec: Any, site: Any) -> Arriving:
-    return Arriving(Batches(spec.tensor, spec.image_size, spec.seed), spec, site)
+def _tensor_feed(spec: Any, site: Any) -> TensorFeed:
+    return TensorFeed(Batches(spec.tensor, spec.image_size, spec.seed), spec, site)
 
 
 def train_torch(config: str, steps: int = 5, seed: int = 0, **cell_changes: Any) -> Trained:

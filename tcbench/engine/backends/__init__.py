@@ -104,7 +104,7 @@ def backend(name: str) -> Backend:
     reason = problem(name)
     if reason:
         raise ScenarioError(reason)
-    return cast(Backend, own.OwnStep(name) if ":" in name else own.Registered(_registered()[name]))
+    return cast(Backend, own.OwnStep(name) if ":" in name else own.RegisteredBackend(_registered()[name]))
 
 
 @functools.cache

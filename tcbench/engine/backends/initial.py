@@ -1,4 +1,4 @@
-"""Initial weights, drawn once for every framework: the same seed gives all of them the same numbers."""
+"""Random numbers for initial weights: the same seed gives every framework the same weights."""
 
 import contextlib
 import queue
@@ -10,42 +10,46 @@ import numpy as np
 
 
 def he_normal(shape: tuple[int, ...], fan_in: int, rng: np.random.RandomState) -> np.ndarray:
-    """Normal with variance 2 / fan_in (He et al., "Delving Deep into Rectifiers", 2015, eq. 12). float32 whatever is
-    stored later, so that every dtype starts from the same numbers."""
+    """Draw weights from a normal distribution with variance 2 / fan_in, as float32.
+
+    They are float32 whatever the model stores, so that every dtype starts from the same numbers. Source: He et al.,
+    "Delving Deep into Rectifiers", 2015, eq. 12."""
     return normal(shape, np.sqrt(2.0 / fan_in), rng)
 
 
 def normal(shape: tuple[int, ...], std: float, rng: np.random.RandomState) -> np.ndarray:
-    """Normal with this standard deviation, float32."""
+    """Draw weights from a normal distribution with standard deviation `std`, as float32."""
     drawn = rng.standard_normal(shape)
     return np.multiply(drawn, std, out=np.empty(shape, np.float32), casting="same_kind")
 
 
-class NoNumbers(np.random.RandomState):
-    """For a network that never computes: its weights are arrays whose pages nobody touches."""
+class NoRandomState(np.random.RandomState):
+    """A placeholder for networks that never compute; it tells `drawn_filter` to leave weights uninitialised."""
 
 
 _BLOCK = 1 << 18
-_MOST_BLOCKS = 32
+_MAX_BLOCKS = 32
 
 
-class DrawnAhead(np.random.RandomState):
-    """A RandomState of a seed whose normal numbers a thread draws before they are asked for, at most 64 MiB of them.
-    It holds no GIL meanwhile, so that a process can import what it needs. The numbers are the same to the bit."""
+class PrefetchedRandomState(np.random.RandomState):
+    """A RandomState whose normal numbers a thread draws in advance, at most 64 MiB of them.
+
+    The thread does not hold the GIL while it draws, so the process can import modules meanwhile. The numbers are
+    bit-identical to those of a plain RandomState."""
 
     def __init__(self, seed: int) -> None:
         super().__init__(seed)
-        self._blocks: queue.Queue[tuple[Any, np.ndarray]] = queue.Queue(_MOST_BLOCKS)
-        self._block, self._at = np.empty(0), 0
-        self._before = self.get_state(legacy=False)
+        self._blocks: queue.Queue[tuple[Any, np.ndarray]] = queue.Queue(_MAX_BLOCKS)
+        self._block, self._position = np.empty(0), 0
+        self._block_state = self.get_state(legacy=False)
         self._is_over = threading.Event()
         threading.Thread(target=self._draw, args=(seed,), name="initial weights", daemon=True).start()
 
     def _draw(self, seed: int) -> None:
         rng = np.random.RandomState(seed)
         while not self._is_over.is_set():
-            before = rng.get_state(legacy=False)
-            self._blocks.put((before, rng.standard_normal(_BLOCK)))
+            state = rng.get_state(legacy=False)
+            self._blocks.put((state, rng.standard_normal(_BLOCK)))
 
     def standard_normal(self, size: Any = None) -> Any:
         if size is None or self._is_over.is_set():
@@ -54,33 +58,32 @@ class DrawnAhead(np.random.RandomState):
         drawn = np.empty(size)
         flat, n = drawn.reshape(-1), 0
         while n < flat.size:
-            if self._at == self._block.size:
-                (self._before, self._block), self._at = self._blocks.get(), 0
-            part = self._block[self._at : self._at + flat.size - n]
+            if self._position == self._block.size:
+                (self._block_state, self._block), self._position = self._blocks.get(), 0
+            part = self._block[self._position : self._position + flat.size - n]
             flat[n : n + part.size] = part
-            n, self._at = n + part.size, self._at + part.size
+            n, self._position = n + part.size, self._position + part.size
         return drawn
 
     def randint(self, *arguments: Any, **more: Any) -> Any:
-        """See RandomState. Nothing is drawn ahead from here on."""
+        """Draw integers as RandomState does. Stops drawing in advance."""
         self.end()
         return super().randint(*arguments, **more)
 
     def end(self) -> None:
-        """Go on without the thread, from the number after the last that was asked for."""
+        """Stop the thread and continue without it after the last number that was returned."""
         if self._is_over.is_set():
             return
         self._is_over.set()
         with contextlib.suppress(queue.Empty):
-            self._blocks.get_nowait()  # which a thread with nowhere to put its block waits for
-        self.set_state(self._before)
-        super().standard_normal(self._at)
+            self._blocks.get_nowait()  # unblocks a thread that waits for space in the queue
+        self.set_state(self._block_state)
+        super().standard_normal(self._position)
         self._block = np.empty(0)
 
 
-class Repeated(np.random.RandomState):
-    """Normal numbers of which a block comes again and again: for a network that learns nothing, and is as fast as with
-    others."""
+class RepeatedRandomState(np.random.RandomState):
+    """A generator that repeats one block of normal numbers, for networks that only have to run at their usual speed."""
 
     def __init__(self, seed: int) -> None:
         super().__init__(seed)
@@ -90,34 +93,34 @@ class Repeated(np.random.RandomState):
         return np.resize(self._block, size)
 
     def end(self) -> None:
-        """There is nothing to end."""
+        """Do nothing; there is no thread to stop."""
 
 
-_begun: dict[int, DrawnAhead | Repeated] = {}
+_sources: dict[int, PrefetchedRandomState | RepeatedRandomState] = {}
 
 
 @contextlib.contextmanager
-def given(seed: int, source: DrawnAhead | Repeated) -> Iterator[None]:
-    """The first `numbers` of this seed are this source's."""
-    _begun[seed] = source
+def use_source(seed: int, source: PrefetchedRandomState | RepeatedRandomState) -> Iterator[None]:
+    """Make the first `random_state` of this seed yield `source` while the context is active."""
+    _sources[seed] = source
     try:
         yield
     finally:
         source.end()
-        _begun.pop(seed, None)
+        _sources.pop(seed, None)
 
 
-def ahead(seed: int) -> contextlib.AbstractContextManager[None]:
-    """Draw meanwhile what the first `numbers` of this seed will give."""
-    return given(seed, DrawnAhead(seed))
+def prefetch(seed: int) -> contextlib.AbstractContextManager[None]:
+    """Draw the numbers of the next `random_state` of this seed in a thread."""
+    return use_source(seed, PrefetchedRandomState(seed))
 
 
 @contextlib.contextmanager
-def numbers(seed: int) -> Iterator[np.random.RandomState]:
-    """The random numbers of a seed, from its first, for as long as a network is built."""
-    begun = _begun.pop(seed, None)
+def random_state(seed: int) -> Iterator[np.random.RandomState]:
+    """Yield the random generator of a seed while a network is built."""
+    source = _sources.pop(seed, None)
     try:
-        yield begun or np.random.RandomState(seed)
+        yield source or np.random.RandomState(seed)
     finally:
-        if begun is not None:
-            begun.end()
+        if source is not None:
+            source.end()

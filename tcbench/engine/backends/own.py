@@ -1,18 +1,18 @@
-"""Training steps that users bring: `module:factory` in a scenario, or a package's entry point.
+"""Users' own training steps: `module:factory` in a scenario, or an entry point of an installed package.
 
-The factory takes a Cell and returns a Session; `tcbench.step.step` makes one of plain functions. Its configs are named
-freely: what a rung's name means is the factory's business. A module is looked for among the installed packages, then in
-the current folder. Nothing of the user's is imported before a worker builds the session: planning stays quick, and
-nothing that only reads results ever comes here. Owns that, and the errors: each is one line that names the backend."""
+The factory takes a Cell and returns a Session; `tcbench.step.step` makes one from plain functions. The names of its
+configs are free: only the factory interprets a rung's name. Modules are searched among the installed packages, then in
+the current folder. User code is imported only when a worker builds the session, so that planning stays fast and
+commands that only read results never run it. Each error is one line that names the backend."""
 
 import importlib
 import importlib.metadata
 import importlib.util
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from tcbench.core.errors import ScenarioError
 from tcbench.core.record import Cell
@@ -22,33 +22,34 @@ from tcbench.engine.session import Phase, Session
 
 
 class FreeRungs(RungSet):
-    """Every name is a rung, which does nothing by itself and needs nothing."""
+    """A rung set that accepts every name, as a rung without effect or requirements."""
 
     def __getitem__(self, name: str) -> Rung:
         return Rung()
 
     def problem(self, names: Any) -> str | None:
-        """A name may stand in a config once."""
-        twice = next((name for place, name in enumerate(names) if name in names[:place]), None)
-        return f"'{twice}' is named twice" if twice else None
+        """Return an error if a config has a name twice, else None."""
+        duplicate = _first_duplicate(names)
+        return f"'{duplicate}' is named twice" if duplicate else None
 
 
-class _Own:
-    """A backend of the user's, of either kind."""
+class _UserBackend:
+    """The base class of users' backends."""
 
     def __init__(self, name: str) -> None:
         self._name = name
 
     def open_on(self, cell: Cell, site: OpenDevice, make_feed: Any) -> Session:
-        """Nobody but the user knows what the step does: ScenarioError."""
+        """Raise ScenarioError: a user's step cannot be run on another device than its own."""
         raise ScenarioError(f"backend '{self._name}': a step of your own cannot be traced without its device")
 
 
-class OwnStep(_Own):
-    """A backend named `module:factory`. A module may say of which distributions it wants the versions in a record:
-    `PACKAGES = ("torch",)`."""
+class OwnStep(_UserBackend):
+    """A backend named `module:factory`.
 
-    # Not those that compute nothing: a step of the user's own launches no work whose time could be told.
+    The module may list the distributions whose versions a record shows: `PACKAGES = ("torch",)`."""
+
+    # Without simulated devices: tcbench does not know the work of a user's step, so it cannot model its time.
     DEVICES: Mapping[str, tuple[Package, ...]] = {name: () for name, kind in kinds().items() if kind.simulates is None}
 
     def __init__(self, name: str) -> None:
@@ -57,39 +58,43 @@ class OwnStep(_Own):
 
     @property
     def PACKAGES(self) -> tuple[str, ...]:  # noqa: N802
-        """Imports the module."""
+        """The distributions whose versions a record shows. Imports the module."""
         return tuple(getattr(self._module(), "PACKAGES", ()))
 
     def open_session(self, cell: Cell) -> Session:
-        """Import the module and call the factory. Raises ScenarioError where there is none, or no session comes."""
+        """Import the module and call the factory. Raises ScenarioError if it is missing or returns no session."""
         module, _, path = self._name.partition(":")
         factory: Any = self._module()
         for part in path.split("."):
             if not hasattr(factory, part):
-                there = ", ".join(
-                    name for name, it in vars(factory).items() if callable(it) and not name.startswith("_")
+                public = ", ".join(
+                    name for name, member in vars(factory).items() if callable(member) and not name.startswith("_")
                 )
-                raise ScenarioError(f"backend '{self._name}': module '{module}' has no '{path}' (it has: {there})")
+                raise ScenarioError(f"backend '{self._name}': module '{module}' has no '{path}' (it has: {public})")
             factory = getattr(factory, part)
         if not callable(factory):
             raise ScenarioError(f"backend '{self._name}': '{path}' is no function; expected one from Cell to Session")
-        return checked(factory(cell), self._name)
+        return checked_session(factory(cell), self._name)
 
     def _module(self) -> Any:
-        """Import the module. From here on the worker's search path ends with the current folder: the factory may
-        import modules from there, none of which stands in for one that is installed. Raises ScenarioError."""
-        here = str(Path.cwd())
-        if here not in sys.path:
-            sys.path.append(here)
+        """Import the module. Raises ScenarioError if an installed module hides it.
+
+        Appends the current folder to the search path, so that the factory may import modules from there; installed
+        modules come first."""
+        folder = str(Path.cwd())
+        if folder not in sys.path:
+            sys.path.append(folder)
         module = self._name.partition(":")[0]
-        if (reason := _hidden(module)) is not None:
+        if (reason := _hidden_module_error(module)) is not None:
             raise ScenarioError(f"backend '{self._name}': {reason}")
         return importlib.import_module(module)
 
 
-class Registered(_Own):
-    """A backend that an installed package registers. What is registered is a factory, or a module or object with
-    `open_session` and, if it likes, `RUNGS`, `DEVICES` and `PACKAGES`; importing it should import no framework."""
+class RegisteredBackend(_UserBackend):
+    """A backend that an installed package registers as an entry point.
+
+    The entry point is a factory, or a module or object with `open_session` and optionally `RUNGS`, `DEVICES` and
+    `PACKAGES`. Importing it should not import a framework."""
 
     def __init__(self, point: importlib.metadata.EntryPoint) -> None:
         super().__init__(point.name)
@@ -106,42 +111,49 @@ class Registered(_Own):
         self.PACKAGES = tuple(getattr(registered, "PACKAGES", ()))
 
     def open_session(self, cell: Cell) -> Session:
-        """Call the factory. Raises ScenarioError where no session comes."""
-        return checked(self._open(cell), self._name)
+        """Call the factory. Raises ScenarioError if it does not return a session."""
+        return checked_session(self._open(cell), self._name)
 
 
 def problem(name: str) -> str | None:
-    """Why `module:factory` cannot be, or None. Looks for the module and imports nothing, its parents neither."""
+    """Return why there is no backend `module:factory`, or None. Imports neither the module nor its parents."""
     module, _, path = name.partition(":")
     if not all(part.isidentifier() for part in (*module.split("."), *path.split("."))):
         return f"backend '{name}': expected module:factory, such as my_step:open_session"
     if module not in sys.modules and _spec(module) is None:
-        where = f"in {Path.cwd()}, and none is installed"
-        return f"backend '{name}': no module '{module}' {where}; run where {module.replace('.', '/')}.py is"
-    reason = _hidden(module)
+        return (
+            f"backend '{name}': no module '{module}' in {Path.cwd()}, and none is installed; "
+            f"run where {module.replace('.', '/')}.py is"
+        )
+    reason = _hidden_module_error(module)
     return None if reason is None else f"backend '{name}': {reason}"
 
 
-def _hidden(module: str) -> str | None:
-    """Say which installed module hides the one of that name in the current folder, or return None."""
+def _hidden_module_error(module: str) -> str | None:
+    """Return the error if an installed module hides the one of that name in the current folder, else None."""
     top = module.partition(".")[0]
-    here = PathFinder.find_spec(top, [str(Path.cwd())])
+    local = PathFinder.find_spec(top, [str(Path.cwd())])
     spec = _spec(top)
-    if here is None or here.origin is None or spec is None or spec.origin is None:
+    if local is None or local.origin is None or spec is None or spec.origin is None:
         return None
-    if Path(spec.origin).resolve() == Path(here.origin).resolve():
+    if Path(spec.origin).resolve() == Path(local.origin).resolve():
         return None
     remedy = "rename it" if top in sys.stdlib_module_names else "PYTHONPATH=. puts this folder first"
-    return f"{here.origin} is hidden by the installed module {spec.origin}: {remedy}"
+    return f"{local.origin} is hidden by the installed module {spec.origin}: {remedy}"
 
 
-def checked(session: Any, name: str) -> Session:
-    """The session, if it has what the measuring loop asks for. Raises ScenarioError naming what it lacks."""
-    for what in ("phases", "clock", "facts", "close"):
-        if not hasattr(session, what):
+def _first_duplicate(names: Sequence[str]) -> str | None:
+    """Return the first name that occurs a second time, or None."""
+    return next((name for place, name in enumerate(names) if name in names[:place]), None)
+
+
+def checked_session(session: Any, name: str) -> Session:
+    """Return the session if it has everything that the measuring loop uses, else raise ScenarioError."""
+    for attribute in ("phases", "clock", "facts", "close"):
+        if not hasattr(session, attribute):
             got = type(session).__name__
             raise ScenarioError(
-                f"backend '{name}': expected a session (tcbench.engine.session), got {got} without '{what}'"
+                f"backend '{name}': expected a session (tcbench.engine.session), got {got} without '{attribute}'"
             )
     phases = tuple(session.phases)
     if not phases:
@@ -149,26 +161,28 @@ def checked(session: Any, name: str) -> Session:
     for phase in phases:
         if not isinstance(phase, Phase) or not callable(phase.run):
             raise ScenarioError(f"backend '{name}': expected phases to be tcbench.engine.session.Phase, got {phase!r}")
-    names = [phase.name for phase in phases]
-    twice = next((phase for place, phase in enumerate(names) if phase in names[:place]), None)
-    if twice is not None:
-        raise ScenarioError(f"backend '{name}': two phases are named '{twice}'; expected names that differ")
-    for what in ("mark", "read", "of"):
-        if not hasattr(session.clock, what):
-            raise ScenarioError(f"backend '{name}': its clock has no '{what}'; expected a tcbench.engine.session.Clock")
-    checked_session: Session = session
-    return checked_session
+    duplicate = _first_duplicate([phase.name for phase in phases])
+    if duplicate is not None:
+        raise ScenarioError(f"backend '{name}': two phases are named '{duplicate}'; expected names that differ")
+    for attribute in ("mark", "read", "of"):
+        if not hasattr(session.clock, attribute):
+            raise ScenarioError(
+                f"backend '{name}': its clock has no '{attribute}'; expected a tcbench.engine.session.Clock"
+            )
+    return cast(Session, session)
 
 
 def _spec(module: str) -> ModuleSpec | None:
-    """The place that a module would be imported from. `find_spec` alone would import a dotted one's parents."""
+    """Return the spec that a module would be imported by, without importing the parents of a dotted name.
+
+    `importlib.util.find_spec` would import them."""
     top, *inner = module.split(".")
     importlib.invalidate_caches()
     try:
         spec = importlib.util.find_spec(top)
-        if spec is None or spec.origin is None:  # a folder without __init__.py gives way to a package further back
+        if spec is None or spec.origin is None:  # a package later in the path takes precedence over a plain folder
             spec = PathFinder.find_spec(top, [*sys.path, str(Path.cwd())]) or spec
-    except ValueError:  # a parent that was made by hand
+    except ValueError:  # a module in sys.modules without a spec
         return None
     for depth in range(len(inner)):
         if spec is None:

@@ -1,6 +1,6 @@
-"""A training step as a Session, whatever the framework: rungs folded over parts, then built, then run phase by phase.
+"""The framework-independent part of a training session.
 
-Owns the order of both. Knows no framework: a backend's session builds the step."""
+It applies a config's rungs stage by stage, has the backend's subclass build the step, and runs the step's phases."""
 
 import contextlib
 import functools
@@ -24,7 +24,7 @@ from tcbench.engine.world import World, current
 
 
 class BaseStep:
-    """One training step and what its phases hand on: a batch, the loss, gradients."""
+    """One training step, with the batch and the loss that its phases pass on. Each phase is a method."""
 
     forward: Callable[[], None]
     backward: Callable[[], None]
@@ -55,16 +55,19 @@ class BaseStep:
             self.optimizer.update()
 
     def phases(self) -> tuple[Phase, ...]:
-        reduced = () if self.exchange is None else (self.allreduce,)
-        divided = () if self.preconditioner is None else self.preconditioner.phases
-        runs = (self.io, self.forward, self.backward, *reduced, *divided, self.update)
+        """Return the phases in order, named after their methods."""
+        allreduce = () if self.exchange is None else (self.allreduce,)
+        precondition = () if self.preconditioner is None else self.preconditioner.phases
+        runs = (self.io, self.forward, self.backward, *allreduce, *precondition, self.update)
         return tuple(Phase(run.__name__, run) for run in runs)
 
 
 class BaseSession:
-    """See `tcbench.engine.session.Session`. Built from a cell; closed once. `geometry` stands in for the cell's model,
-    where runs are compared with each other rather than measured. `scopes`: what the framework sets from build to end;
-    `parameters`: the model's, as NumPy arrays; `loss`: of the last step, once it is there."""
+    """A session (`tcbench.engine.session.Session`) built from a cell.
+
+    `geometry` replaces the cell's model where configs are compared rather than measured. `scopes` are the framework's
+    contexts, held from build to close. `parameters` returns the model's parameters as NumPy arrays, and `loss` waits
+    for the last step's loss."""
 
     n_parameters: int
     parameters: Callable[[], Iterable[Any]]
@@ -99,15 +102,15 @@ class BaseSession:
             self._exit = stack.pop_all()
 
     def build(self, stack: contextlib.ExitStack) -> Any:
-        """The step; what is to be closed with the session goes on the stack."""
+        """Build the step. Resources to close with the session are pushed on `stack`."""
         raise NotImplementedError
 
     def fold(self, stage: str, start: Any) -> Any:
-        """Hand `start` through one stage of every rung, in the config's order."""
-        return functools.reduce(lambda made, rung: getattr(rung, stage)(made, self.cell), self.rungs, start)
+        """Pass `start` through one stage of every rung, in the config's order, and return the outcome."""
+        return functools.reduce(lambda part, rung: getattr(rung, stage)(part, self.cell), self.rungs, start)
 
     def feed_spec(self, tensor: TensorSpec) -> FeedSpec:
-        """The cell's batches, stored as `tensor` says; every rank has a seed of its own."""
+        """Return the description of the cell's batches, stored as `tensor`. Every rank gets its own seed."""
         cell = self.cell
         return FeedSpec(
             images=self.images(),
@@ -118,30 +121,30 @@ class BaseSession:
             seed=cell.seed + self._world.rank,
             threads=cell.threads,
             hw_decoder_load=cell.input.hw_decoder_load,
-            # A device's time is stretched by the host's speed (`tcbench.engine.measure.loop.at_host_speed`), and so is
-            # that of decoding, which is not this host's.
+            # Modelled times are scaled by the host's speed (`tcbench.engine.measure.loop.at_host_speed`), including
+            # that of decoding, which is independent of this host.
             images_per_s=cell.input.images_per_s / cell.host_speed if cell.input.images_per_s else None,
         )
 
     def images(self) -> ImageFolder | None:
-        """The folder that the cell reads; None where its pixels come from elsewhere."""
+        """Return the images that the cell reads, or None if its input does not read files."""
         if self.cell.input.kind in ("synthetic", "modelled", "own"):
             return None
         path = self.cell.input.path
         return ensure_generated() if path is None else scan(Path(path), checked=True)
 
     def facts(self) -> Facts:
-        """Raises TrainingError when gradients have overflowed, or ranks hold different parameters."""
+        """Return the session's facts. Raises TrainingError if gradients overflowed or ranks differ in parameters."""
         step, exchange, preconditioner = self.step, self.step.exchange, self.step.preconditioner
         check_replicas(self._world, self.parameters())
         step.optimizer.check()
         if preconditioner is not None:
             preconditioner.check()
-        peak_bytes, of = self.site.peak_memory()
+        peak_bytes, peak_memory_of = self.site.peak_memory()
         return Facts(
             loss=self.loss(),
             peak_memory_bytes=peak_bytes,
-            peak_memory_of=of,
+            peak_memory_of=peak_memory_of,
             prefetch_depth=step.feed.prefetch_depth,
             decoding=step.feed.decoding,
             parameters=self.n_parameters,
@@ -157,9 +160,10 @@ class BaseSession:
 
 
 def check_replicas(world: World, parameters: Iterable[Any]) -> None:
-    """Compare this rank's parameters (NumPy arrays, in the same order on every rank) with every other's, bit for bit;
-    all ranks wait for each other. Raises TrainingError on all of them where they differ: gradients that were not
-    averaged, or not on all ranks alike."""
+    """Check that all ranks hold bit-identical parameters (NumPy arrays, in the same order on every rank).
+
+    All ranks wait for each other. Raises TrainingError on every rank if parameters differ, which means that gradients
+    were not averaged correctly."""
     if world.mpi is None:
         return
     digest = 0

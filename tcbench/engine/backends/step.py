@@ -1,4 +1,4 @@
-"""A training step of one's own as a session, from plain functions. Public: see docs/own-step.md."""
+"""A user's own training step as a session made from plain functions. Public API: see docs/own-step.md."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -14,8 +14,10 @@ from tcbench.engine.session import Clock, Facts, Phase, whole_number
 
 @dataclass(frozen=True)
 class Step:
-    """See `tcbench.engine.session.Session`. What `step` makes. `flops`, `bytes`: the work of a step of one rank, as a
-    number for all of it, or by the names of phases. Raises ScenarioError."""
+    """A session made by `step` (see `tcbench.engine.session.Session`).
+
+    `flops` and `bytes` declare the work of one rank's step: a number for the whole step, or numbers by phase name.
+    Raises ScenarioError for fields that cannot be recorded."""
 
     phases: Sequence[Phase]
     loss: Callable[[], Any]
@@ -31,16 +33,17 @@ class Step:
         for name in ("parameters", "prefetch_depth"):
             object.__setattr__(self, name, whole_number(name, getattr(self, name)))
         names = {phase.name for phase in self.phases}
-        for what, given in (("flops", self.flops), ("bytes", self.bytes)):
-            for name, value in given.items() if isinstance(given, Mapping) else [("", given)]:
+        for unit, amounts in (("flops", self.flops), ("bytes", self.bytes)):
+            for name, amount in _by_phase(amounts).items():
                 if name and name not in names:
-                    raise ScenarioError(f"{what}: no phase '{name}'; expected some of {', '.join(sorted(names))}")
-                if not _is_work(value):
-                    raise ScenarioError(f"{what}: expected a number of 0 or more, or one by phase, got {value!r}")
+                    raise ScenarioError(f"{unit}: no phase '{name}'; expected some of {', '.join(sorted(names))}")
+                if not _is_work(amount):
+                    raise ScenarioError(f"{unit}: expected a number of 0 or more, or one by phase, got {amount!r}")
 
     @property
     def _declared(self) -> tuple[DeclaredWork, ...]:
-        flops, moved = (each if isinstance(each, Mapping) else {"": each} for each in (self.flops, self.bytes))
+        """The declared work of each phase; its name is empty for the whole step."""
+        flops, moved = _by_phase(self.flops), _by_phase(self.bytes)
         works = (
             DeclaredWork(phase=name, flops=float(flops.get(name, 0)), bytes=float(moved.get(name, 0)))
             for name in dict.fromkeys([*flops, *moved])
@@ -48,15 +51,14 @@ class Step:
         return tuple(work for work in works if work.flops or work.bytes)
 
     def facts(self) -> Facts:
-        """Asks for the loss."""
+        """Return the facts of a record. Reads the loss, which may wait for the device."""
         peak = self.peak_memory()
         if not isinstance(peak, tuple) or len(peak) != 2:
             raise ScenarioError(f"peak_memory: expected bytes and whose they are, such as (5, 'process'), got {peak!r}")
-        peak_bytes, of = peak
         return Facts(
             loss=float(self.loss()),
-            peak_memory_bytes=peak_bytes,
-            peak_memory_of=of,
+            peak_memory_bytes=peak[0],
+            peak_memory_of=peak[1],
             prefetch_depth=self.prefetch_depth,
             parameters=self.parameters,
             macs_per_image=0,
@@ -64,14 +66,20 @@ class Step:
         )
 
 
+def _by_phase(amounts: float | Mapping[str, float]) -> Mapping[str, float]:
+    """Return amounts of work by phase name; a single number gets the empty name."""
+    return amounts if isinstance(amounts, Mapping) else {"": amounts}
+
+
 def _is_work(amount: Any) -> bool:
-    """Whether a number of FLOPs or bytes was given, Python's or NumPy's."""
+    """Return whether `amount` is a finite number of 0 or more, of Python or NumPy."""
     return isinstance(amount, Real) and 0 <= float(amount) < math.inf
 
 
 def step(*runs: Callable[[], None], loss: Callable[[], Any], **facts: Any) -> Step:
-    """A session whose phases are these functions, in this order, under their own names. `loss` gives the latest loss,
-    as a number or what `float` takes; it is asked for between blocks of steps only, and may wait for the device.
-    `facts`: the other fields of `Step`. On a GPU `clock` and `peak_memory` are the device's: for PyTorch, those of
-    `tcbench.engine.backends.torch.sites.open_site(cell.device)`."""
+    """Return a session whose phases are these functions, in this order and under their own names.
+
+    `loss` returns the latest loss as anything that `float` accepts. It is called between blocks of steps only, and may
+    wait for the device. `facts` are the other fields of `Step`. On a GPU, pass the device's `clock` and `peak_memory`:
+    for PyTorch, those of `tcbench.engine.backends.torch.sites.open_site(cell.device)`."""
     return Step(tuple(Phase(run.__name__, run) for run in runs), loss, **facts)

@@ -1,7 +1,10 @@
-"""A network's tree of modules, built of stages with any framework's parts: blocks around shortcuts, branches beside
-each other, auxiliary classifiers. Knows no framework; weights are drawn in the order of the stages."""
+"""Building a network's tree of modules from stages, for any framework.
+
+It handles residual blocks, parallel branches and auxiliary classifiers. Weights are drawn in the order of the stages.
+"""
 
 import functools
+import itertools
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -9,13 +12,16 @@ from typing import Any
 from tcbench.engine.models.geometry import Auxiliary, Block, Branches, Conv, Named, Stage, build
 
 Flow = Callable[[Any, Any], Any]
-"""From a container and its input to its output."""
+"""The forward function of a container: (container, input) -> output."""
 
 
 @dataclass(frozen=True)
 class NetworkBuilder:
-    """How a framework's network is built. `container` makes an empty module that runs a flow: `add` gives it modules by
-    name, by which it is then indexed. `makers` make a module of each stage that has none within, from its fields."""
+    """The parts that a framework's network is built from.
+
+    `container` makes an empty module that runs a flow; its method `add` stores a module by name, and indexing returns
+    it. `makers` has a function for each stage type without inner stages, which makes a module from the stage's fields.
+    """
 
     backend: str
     container: Callable[[Flow], Any]
@@ -23,21 +29,22 @@ class NetworkBuilder:
     makers: Mapping[type[Stage], Callable[..., Any]]
 
     def fill(self, container: Any, stages: Iterable[Named]) -> Any:
-        """The container, with a module for every stage."""
+        """Add a module for every stage to the container, and return it."""
         for name, stage in stages:
             container.add(name, self.module(stage))
         return container
 
     def module(self, stage: Stage) -> Any:
-        """The module of a stage. Raises SelectionError for a field that nobody here reads."""
-        within: dict[type[Stage], Callable[..., Any]] = {
+        """Return a stage's module. Raises SelectionError for a stage or a field that this backend does not support."""
+        nested: dict[type[Stage], Callable[..., Any]] = {
             Block: self._block,
             Branches: self._branches,
             Auxiliary: self._auxiliary,
         }
-        return build(stage, within | dict(self.makers), f"the backend '{self.backend}'")
+        return build(stage, nested | dict(self.makers), f"the backend '{self.backend}'")
 
     def _block(self, convs: tuple[Conv, ...], shortcut: Conv | None) -> Any:
+        """Return a residual block: convolutions in sequence, the last of which adds the shortcut."""
         names = "abc"[: len(convs)]
 
         def flow(container: Any, x: Any) -> Any:
@@ -50,36 +57,37 @@ class NetworkBuilder:
         return self.fill(self.container(flow), units)
 
     def _branches(self, branches: tuple[tuple[Named, ...], ...]) -> Any:
-        flows = [in_turn([name for name, _ in branch]) for branch in branches]
+        """Return parallel branches whose outputs are concatenated."""
+        flows = [sequence([name for name, _ in branch]) for branch in branches]
 
         def flow(container: Any, x: Any) -> Any:
             return self.concatenate([branch(container, x) for branch in flows])
 
-        return self.fill(self.container(flow), (named for branch in branches for named in branch))
+        return self.fill(self.container(flow), itertools.chain.from_iterable(branches))
 
     def _auxiliary(self, stages: tuple[Named, ...], weight: float) -> Any:
-        """Its weight is the network's matter: `auxiliary_weights`."""
-        return self.fill(self.container(in_turn([name for name, _ in stages])), stages)
+        """Return an auxiliary classifier. The network applies the weight of its loss (see `auxiliary_weights`)."""
+        return self.fill(self.container(sequence([name for name, _ in stages])), stages)
 
 
-def in_turn(names: list[str]) -> Flow:
-    """One module after the other."""
+def sequence(names: list[str]) -> Flow:
+    """Return a flow that runs the modules of these names one after another."""
     return lambda container, x: functools.reduce(lambda h, name: container[name](h), names, x)
 
 
 def auxiliary_weights(stages: Iterable[Named]) -> dict[str, float]:
-    """The weights of the losses of auxiliary classifiers, in order."""
+    """Return the loss weights of the auxiliary classifiers by name, in order."""
     return {name: stage.weight for name, stage in stages if isinstance(stage, Auxiliary)}
 
 
 def all_logits(
     network: Any, names: Iterable[str], auxiliary: Mapping[str, float], x: Any, training: bool
 ) -> tuple[Any, ...]:
-    """Logits, and in training those of auxiliary classifiers."""
-    others = []
+    """Run the network; return its logits, followed in training by those of the auxiliary classifiers."""
+    auxiliary_logits = []
     for name in names:
         if name not in auxiliary:
             x = network[name](x)
         elif training:
-            others.append(network[name](x))
-    return (x, *others)
+            auxiliary_logits.append(network[name](x))
+    return (x, *auxiliary_logits)

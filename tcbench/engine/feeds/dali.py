@@ -1,15 +1,15 @@
-"""NVIDIA DALI: its own threads read, decode, scale, crop and normalise while Python computes.
+"""Input by NVIDIA DALI, whose threads read, decode, scale, crop and normalise images while Python computes.
 
-The augmentation and the samples per epoch are those of the other feeds; the random numbers are DALI's. Where DALI
-runs is told by a `Placement`, so that decoding on a GPU is one more of those and not another pipeline.
+Augmentation and samples per epoch match the other feeds; the random numbers are DALI's own. A `Placement` says where
+DALI runs, so that the host and a GPU share one pipeline definition.
 
-On a GPU two orders are kept, and the host waits for neither in the usual case:
+On a GPU the feed ensures two things, usually without a wait on the host:
 
-- a batch is complete before it is read: `share_outputs(stream)` makes the consumer's stream wait for DALI's own (its
-  dynamic executor; `Executor2::PopOutputs` in its sources);
-- a batch is read before its memory is used again: DALI frees an output's memory in the order of the stream that it was
-  made on, which is not the consumer's (`Buffer::deletion_order` in its headers). So a batch that is handed in is kept
-  until the consumer's stream has passed a fence set behind it."""
+- A batch is complete before it is read. `share_outputs(stream)` makes the consumer's stream wait for DALI's stream
+  (with the dynamic executor; see `Executor2::PopOutputs` in DALI's sources).
+- A batch is read before its memory is reused. DALI frees an output in the order of the stream that produced it, which
+  is not the consumer's (`Buffer::deletion_order` in DALI's headers). The feed therefore keeps a retired batch until the
+  consumer's stream has passed a fence."""
 
 import logging
 import os
@@ -27,7 +27,7 @@ from msgspec import UNSET, UnsetType
 from tcbench.core.errors import DataError, SelectionError
 from tcbench.engine.accelerators import out_of_memory
 from tcbench.engine.accelerators.protocol import current
-from tcbench.engine.feeds.base import MEAN, STD, Feed, broken_image, images_of, scaled_side
+from tcbench.engine.feeds.base import MEAN, STD, Feed, image_error, required_images, scaled_side
 from tcbench.engine.feeds.spec import FeedSpec
 from tcbench.engine.work import ToHalf
 from tcbench.hardware import kernel
@@ -35,23 +35,25 @@ from tcbench.hardware import kernel
 logger = logging.getLogger(__name__)
 
 PREFETCH_DEPTH = 2
-"""Batches that DALI works on, or has ready, while the consumer has one. `Pipeline.run` would keep one fewer: it takes a
-batch only after it has ordered the next."""
+"""The number of batches that DALI works on, or has ready, while the consumer holds one. `Pipeline.run` would keep one
+fewer: it schedules the next batch before it takes one."""
 _SHUFFLE_BUFFER = 1024
-"""Files that DALI holds to draw from; it never mixes two epochs in it."""
+"""The number of files in DALI's shuffle buffer, which never holds two epochs at once."""
 _MAX_FULL_DECODES = 4096
 
-_MOST_THREADS = 8
-"""DALI's threads beside a GPU, of which its decoder starts as many again: each has memory of its own, and more gain
-nothing. Source: MLPerf's ResNet submissions, which take 6."""
+_MAX_THREADS = 8
+"""The most threads for DALI on a GPU. Its decoder starts as many again, each with its own memory, and more bring no
+gain. Source: MLPerf's ResNet submissions, which use 6."""
 
 GPU_SETTINGS = "TCBENCH_DALI"
-"""The environment variable with a `GpuSettings` as JSON, by which settings are compared on a GPU."""
+"""The environment variable that holds `GpuSettings` as JSON, for comparing settings on a GPU."""
 
 
 class GpuSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """DALI's settings on a GPU whose worth only a measurement shows; unset: DALI's own. All but the queue's depth are
-    its decoder's. Memory is in bytes: padding is taken once for each thread on the device, twice on the host."""
+    """DALI settings to compare by measurement on a GPU; an unset field keeps DALI's default.
+
+    All but the queue depth belong to the decoder. Memory is in bytes; padding is allocated once per thread on the
+    device and twice on the host."""
 
     hw_decoder_load: float | UnsetType = UNSET
     device_memory_padding: int | UnsetType = UNSET
@@ -62,18 +64,18 @@ class GpuSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_
 
 
 _RAISED = (RuntimeError, ValueError, IndexError)
-"""Python's classes of an operator's error, by its type in C++ (`PropagateError` in DALI's sources)."""
+"""The Python exceptions that an operator's C++ error may become (`PropagateError` in DALI's sources)."""
 _HOST_MEMORY = re.compile(r"std::bad_alloc|Can't allocate \d+ bytes on host")
-"""A failed allocation of the host's memory, and of page-locked memory (`CUDABadAlloc` in DALI's headers)."""
+"""The message of a failed allocation of host or page-locked memory (`CUDABadAlloc` in DALI's headers)."""
 
 
 MAX_RETIRED = 4
-"""Batches kept behind a fence. With more, the host waits for the oldest: it is that many steps ahead of the GPU, which
-starves nobody, and memory stays bounded."""
+"""The most batches that wait for a fence. With more, the host waits for the oldest: it is then that many steps ahead of
+the GPU, so the GPU has enough work, and memory stays bounded."""
 
 
 class Fence(Protocol):
-    """A point in the consumer's stream (a `cupy.cuda.Event`)."""
+    """A point in the consumer's stream, such as a `cupy.cuda.Event`."""
 
     @property
     def done(self) -> bool: ...
@@ -82,10 +84,11 @@ class Fence(Protocol):
 
 @dataclass(frozen=True)
 class Placement:
-    """The place where the pipeline runs, and how a batch leaves it. `hand_over` turns one output into an array that
-    stays valid while the output lives. `stream` is the consumer's on a GPU, and `fence` sets a point in it behind all
-    work that the consumer has launched so far; None where the consumer is done with a batch when it asks for the next
-    one."""
+    """The device that the pipeline runs on, and how batches reach the consumer.
+
+    `hand_over` turns an output into an array that is valid as long as the output lives. On a GPU, `stream` is the
+    consumer's stream, and `fence` records a point in it after all work launched so far. `fence` is None where the
+    consumer has finished with a batch when it asks for the next one."""
 
     device_id: int | None
     decoder: Literal["cpu", "mixed"]
@@ -95,24 +98,26 @@ class Placement:
 
 
 ON_CPU = Placement(None, "cpu", lambda output: np.asarray(output.as_tensor()))
+"""Decoding on the host into NumPy arrays."""
 
 
 def gpu_placement(index: int, stream: Any) -> Placement:
-    """DALI on the GPU `index` (as CUDA counts them), for a consumer on a CuPy stream of that GPU. Imports CuPy. Arrays
-    are CuPy's, on DALI's own memory; the stream must live as long as the feed."""
+    """Return the placement on CUDA device `index`, for a consumer on a CuPy stream of that GPU. Imports CuPy.
+
+    Batches are CuPy arrays over DALI's own memory. The stream must live as long as the feed."""
     import cupy
 
     device = cupy.cuda.Device(index)
 
     def view(output: Any) -> Any:
-        # Not through DLPack: where such an array goes, a thread of DALI's waits for the whole device
-        # (`DLTensorGraveyard` in its sources), which ends a capture that is under way.
+        # Not through DLPack: when such an array is freed, a thread of DALI waits for the whole device
+        # (`DLTensorGraveyard` in its sources), which would abort a stream capture.
         with device, stream:
             return cupy.asarray(output.as_tensor())
 
     def fence() -> Fence:
         with device:
-            # `block`: a host that has to wait sleeps, and leaves its core to DALI's threads.
+            # `block`: a host thread that waits sleeps, which leaves its core to DALI's threads.
             event: Fence = cupy.cuda.Event(block=True, disable_timing=True)
             event.record(stream)  # type: ignore[attr-defined]
         return event
@@ -121,27 +126,27 @@ def gpu_placement(index: int, stream: Any) -> Placement:
 
 
 class DaliFeed(Feed):
-    """Batches that DALI has made ahead; `next` waits for one and hands over DALI's own buffer, without a copy. The
-    outputs of the latest `next` are kept, and with them their buffer, until the next call lets DALI use it again; on a
-    GPU, until the work that was launched before that call has read them. With DALI's dynamic executor a buffer belongs
-    to who holds its output: there is nothing to release."""
+    """Batches that DALI prepares in advance; `next` returns DALI's own buffers without a copy.
+
+    The feed keeps the latest outputs until the next call, and on a GPU until the work launched before that call has
+    read them. With DALI's dynamic executor a buffer lives as long as its output, so there is nothing to release."""
 
     prefetch_depth = PREFETCH_DEPTH
 
     def __init__(self, spec: FeedSpec, placement: Placement = ON_CPU) -> None:
-        self._images = images_of(spec)
+        self._images = required_images(spec)
         self._spec = spec
         self._placement = placement
         try:
-            self._pipeline: Any = _built(spec, placement)
-        except _RAISED as error:  # DALI takes the decoder's memory here
+            self._pipeline: Any = _start_pipeline(spec, placement)
+        except _RAISED as error:  # DALI allocates the decoder's memory here
             raise _out_of_memory(str(error)) or error from error
         self._held: Any = None
         self._retired: deque[tuple[Any, Fence]] = deque()
         self.on_device = placement.device_id is not None
         if placement.decoder == "mixed":
             self.decoding = _decoding(spec)
-            self.prefetch_depth = int(_asked(spec).get("prefetch_queue_depth", PREFETCH_DEPTH))
+            self.prefetch_depth = int(_custom_settings(spec).get("prefetch_queue_depth", PREFETCH_DEPTH))
 
     def next(self) -> tuple[Any, Any]:
         self._retire()
@@ -150,11 +155,11 @@ class DaliFeed(Feed):
             self._held = pixels, labels = self._pipeline.share_outputs(stream)
             self._pipeline.schedule_run()
         except _RAISED as error:
-            raise self._explained(error) from error
-        return self._stored(hand_over(pixels)), hand_over(labels).reshape(-1)
+            raise self._specific_error(error) from error
+        return self._converted(hand_over(pixels)), hand_over(labels).reshape(-1)
 
-    def _stored(self, x: Any) -> Any:
-        """The batch in the spec's dtype: itself, or a copy in one that DALI does not make."""
+    def _converted(self, x: Any) -> Any:
+        """Return the batch in the spec's dtype; a copy if DALI cannot produce that dtype."""
         dtype = self._spec.tensor.dtype
         if dtype == "float64":
             return x.astype(dtype)
@@ -166,7 +171,7 @@ class DaliFeed(Feed):
         return narrow
 
     def _retire(self) -> None:
-        """Hand the latest batch in, and let go of those that nobody reads any more."""
+        """Put the latest batch behind a fence, and release the batches whose fence has been passed."""
         held, self._held = self._held, None
         if held is None or self._placement.fence is None:
             return
@@ -183,33 +188,33 @@ class DaliFeed(Feed):
         self._retired.clear()
         self._pipeline = None
 
-    def _explained(self, error: Exception) -> Exception:
-        """DALI ends with the whole pipeline's story: find the file it is about."""
+    def _specific_error(self, error: Exception) -> Exception:
+        """Return an error that names the broken file or the exhausted memory, in place of DALI's long message."""
         message = str(error)
         logger.debug("DALI: %s", message)
-        if spent := _out_of_memory(message):
-            return spent
+        if memory_error := _out_of_memory(message):
+            return memory_error
         if "decoders" not in message and "readers" not in message:
             return error
         paths = [path for path, _ in self._images.files]
-        named = [path for path in paths if str(path) in message]
-        broken = _first_broken(named) or _first_broken(paths)
+        mentioned = [path for path in paths if str(path) in message]
+        broken = _first_broken(mentioned) or _first_broken(paths)
         if broken is not None:
             return broken
-        if named:  # Pillow makes something of it, DALI does not.
-            return broken_image(max(named, key=lambda path: len(str(path))), "DALI refuses it")
+        if mentioned:  # Pillow can decode it, DALI cannot.
+            return image_error(max(mentioned, key=lambda path: len(str(path))), "DALI refuses it")
         return DataError(
             f"DALI cannot read an image under {self._images.root}, and does not say which: {_reason(message)}"
         )
 
 
 def _reason(message: str) -> str:
-    """The line that says what happened, of the whole story of a pipeline that DALI tells."""
+    """Return the line of DALI's long error message that gives the reason."""
     return message.partition("encountered:")[2].strip().partition("\n")[0] or message
 
 
 def _out_of_memory(message: str) -> MemoryError | None:
-    """The error for memory that is spent: the GPU's, or the host's, which DALI tells in an operator's error too."""
+    """Return the MemoryError for a message about exhausted memory of the GPU or the host, else None."""
     reason = _reason(message)
     if _HOST_MEMORY.search(reason):
         return MemoryError(f"DALI: {reason}")
@@ -217,30 +222,30 @@ def _out_of_memory(message: str) -> MemoryError | None:
 
 
 def _first_broken(paths: list[Path]) -> DataError | None:
-    """The first file that Pillow cannot read: by their headers, which is quick, then whole."""
+    """Return the error for the first file that Pillow cannot read. Checks all headers first, then decodes."""
     from PIL import Image
 
-    for whole, candidates in ((False, paths), (True, paths[:_MAX_FULL_DECODES])):
+    for decode, candidates in ((False, paths), (True, paths[:_MAX_FULL_DECODES])):
         for path in candidates:
             try:
                 with Image.open(path) as image:
-                    if whole:
+                    if decode:
                         image.load()
             except (OSError, ValueError, SyntaxError) as error:
-                return broken_image(path, error)
+                return image_error(path, error)
     return None
 
 
-def _built(spec: FeedSpec, placement: Placement) -> Any:
-    """A pipeline that has begun to fill its queue."""
+def _start_pipeline(spec: FeedSpec, placement: Placement) -> Any:
+    """Return a built pipeline that has started to fill its queue."""
     pipeline = _pipeline(spec, placement)
     pipeline.build()
     pipeline.schedule_run()
     return pipeline
 
 
-def _asked(spec: FeedSpec) -> dict[str, float]:
-    """Return the settings on a GPU that the scenario or the environment names. Raises SelectionError."""
+def _custom_settings(spec: FeedSpec) -> dict[str, float]:
+    """Return the GPU settings that the scenario or the environment sets, by name. Raises SelectionError."""
     try:
         settings = msgspec.json.decode(os.environ.get(GPU_SETTINGS, "{}"), type=GpuSettings)
     except msgspec.DecodeError as error:
@@ -252,27 +257,30 @@ def _asked(spec: FeedSpec) -> dict[str, float]:
 
 
 def _decoding(spec: FeedSpec) -> str:
-    """The record's words for decoding on a GPU, which repeats chroma where every decoder on the host interpolates it:
-    `jpeg_fancy_upsampling` costs speed, and is off unless asked for."""
-    asked = "".join(f", {name} {value:g}" for name, value in _asked(spec).items())
-    return f"on the GPU, chroma repeated in place of interpolated{asked}"
+    """Return the record's description of decoding on a GPU.
+
+    The GPU's decoder repeats chroma values, where decoders on the host interpolate: `jpeg_fancy_upsampling` is slower,
+    and off by default."""
+    settings = "".join(f", {name} {number:g}" for name, number in _custom_settings(spec).items())
+    return f"on the GPU, chroma repeated in place of interpolated{settings}"
 
 
 def _pipeline(spec: FeedSpec, placement: Placement) -> Any:
+    """Return a DALI pipeline of the spec's batches, not yet built."""
     import nvidia.dali
 
-    dali: Any = nvidia.dali  # which makes its names at run time, out of sight of a type checker
+    dali: Any = nvidia.dali  # it creates its names at run time, where a type checker cannot see them
     fn, types = dali.fn, dali.types
 
-    images = images_of(spec)
+    images = required_images(spec)
     nhwc = spec.tensor.layout == "NHWC"
     threads, depth = max(1, spec.threads), PREFETCH_DEPTH
     decoder_settings: dict[str, Any] = {}
     if placement.decoder == "mixed":
-        # The processors of this thread are all but the core that is left to the thread which drives the GPU. With
-        # `affine` the decoder would bind its threads to processors of its own choice.
-        threads = min(threads, len(kernel.affinity()), _MOST_THREADS)
-        decoder_settings = {"affine": False, **_asked(spec)}
+        # This thread's affinity leaves out the core of the thread that drives the GPU. With `affine` the decoder would
+        # bind its threads to other processors.
+        threads = min(threads, len(kernel.affinity()), _MAX_THREADS)
+        decoder_settings = {"affine": False, **_custom_settings(spec)}
         depth = decoder_settings.pop("prefetch_queue_depth", PREFETCH_DEPTH)
 
     @dali.pipeline_def(
@@ -296,7 +304,7 @@ def _pipeline(spec: FeedSpec, placement: Placement) -> Any:
             files,
             device=placement.decoder,
             output_type=types.RGB,
-            adjust_orientation=False,  # Chainer's datasets do not look at EXIF orientation either
+            adjust_orientation=False,  # Chainer's datasets ignore EXIF orientation too
             **decoder_settings,
         )
         scaled = fn.resize(
@@ -304,7 +312,7 @@ def _pipeline(spec: FeedSpec, placement: Placement) -> Any:
             resize_shorter=scaled_side(spec.image_size),
             interp_type=types.INTERP_LINEAR,
             antialias=True,
-            subpixel_scale=False,  # as Pillow: the whole image fills the rounded size
+            subpixel_scale=False,  # as in Pillow, the whole image fills the rounded size
         )
         window: dict[str, Any] = {"crop_pos_x": 0.5, "crop_pos_y": 0.5, "rounding": "truncate"}
         if spec.augment:
@@ -328,8 +336,9 @@ def _pipeline(spec: FeedSpec, placement: Placement) -> Any:
 
 
 def make_dali_feed(spec: FeedSpec) -> Feed:
-    """DALI on the images of `spec`, on the GPU that is current, or on the host, also beside a GPU that is simulated.
-    Raises ImportError where DALI is not installed."""
+    """Return a DALI feed on the current GPU, or on the host if there is none or it is simulated.
+
+    Raises ImportError if DALI is not installed."""
     accelerator: Any = current()
     index: int | None = getattr(accelerator, "index", None)
     return DaliFeed(spec, ON_CPU if index is None else gpu_placement(index, accelerator.stream))

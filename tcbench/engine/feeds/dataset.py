@@ -1,7 +1,6 @@
-"""The images a run reads: an ImageNet-style folder of class folders.
+"""Finding and checking the images that a run reads, in an ImageNet-style folder of class folders.
 
-Owns finding and checking files. Knows nothing of frameworks, batches or augmentation; `generated` makes such a folder.
-"""
+This module knows nothing of frameworks, batches or augmentation. `generated` makes such a folder."""
 
 import os
 from collections.abc import Callable
@@ -13,16 +12,18 @@ from tcbench.core.text import printable
 from tcbench.engine.feeds import image_header
 
 IMAGE_SUFFIXES = frozenset({".jpg", ".jpeg"})
-"""Compared in lower case, so ImageNet's .JPEG is one of them."""
+"""File name suffixes of images, compared in lower case: ImageNet's are .JPEG."""
 
 Progress = Callable[[int, int], None]
-"""Called with (files done, files in all), in the calling thread."""
+"""A function that is called with (files done, files in total), in the calling thread."""
 
 
 @dataclass(frozen=True)
 class ImageFolder:
-    """A folder of class folders of images that every feed takes (see `image_header`); a file's label is the index of
-    its class in `classes` (sorted names)."""
+    """A folder with one sub-folder of images per class.
+
+    Every feed can read its images (see `image_header`). A file's label is the index of its class in `classes`, which
+    are sorted."""
 
     root: Path
     classes: tuple[str, ...]
@@ -34,11 +35,11 @@ _FILES_PER_PROGRESS = 20_000
 
 
 def scan(root: Path, remedy: str = _REMEDY, *, checked: bool = False, progress: Progress | None = None) -> ImageFolder:
-    """The images under `root`, one level of class folders down, classes and files in sorted order. Folders without a
-    JPEG and names that start with a dot are left out. Raises DataError, with one line that says what to do (`remedy`),
-    when there is nothing to read, and naming a file that not every feed would take. `checked`: the files have been
-    looked into before, as a command does before its first trial; for very many that takes a while, and `progress` is
-    called."""
+    """Return the images in the class folders of `root`, with classes and files sorted.
+
+    Folders without a JPEG and names that start with a dot are skipped. Unless `checked` says that it was done before,
+    every file's header is read, which takes a while for very many; `progress` reports it. Raises DataError if there is
+    nothing to read (the message ends with `remedy`), or for a file that some feed cannot read."""
     images = _listed(Path(root), remedy)
     if not checked:
         _check(images, progress)
@@ -46,12 +47,13 @@ def scan(root: Path, remedy: str = _REMEDY, *, checked: bool = False, progress: 
 
 
 def _listed(root: Path, remedy: str) -> ImageFolder:
-    where = f"data folder {printable(str(root))}"
+    """Return the images under `root` without reading them. Raises DataError if there are none."""
+    label = f"data folder {printable(str(root))}"
     try:
         if not root.exists():
-            raise DataError(f"{where} does not exist: {remedy}")
+            raise DataError(f"{label} does not exist: {remedy}")
         if not root.is_dir():
-            raise DataError(f"{where} is a file, not a folder: {remedy}")
+            raise DataError(f"{label} is a file, not a folder: {remedy}")
         folders = sorted(
             (entry for entry in os.scandir(root) if entry.is_dir() and not entry.name.startswith(".")),
             key=lambda entry: entry.name,
@@ -59,20 +61,19 @@ def _listed(root: Path, remedy: str) -> ImageFolder:
         images = {folder.name: _images_in(Path(folder.path)) for folder in folders}
     except OSError as error:
         reason = str(error.strerror).lower()
-        there = printable(str(error.filename or root))
-        raise DataError(f"data folder {there} cannot be read ({reason}): {remedy}") from None
+        unreadable = printable(str(error.filename or root))
+        raise DataError(f"data folder {unreadable} cannot be read ({reason}): {remedy}") from None
     if not images:
-        raise DataError(f"{where} has no class folders: {remedy}")
+        raise DataError(f"{label} has no class folders: {remedy}")
     classes = tuple(name for name, files in images.items() if files)
     if not classes:
-        there = f"{len(images)} class folders but no .jpg or .jpeg image"
-        raise DataError(f"{where} has {there}: {remedy}")
+        raise DataError(f"{label} has {len(images)} class folders but no .jpg or .jpeg image: {remedy}")
     files = tuple((path, label) for label, name in enumerate(classes) for path in images[name])
     return ImageFolder(root=root, classes=classes, files=files)
 
 
 def _check(images: ImageFolder, progress: Progress | None) -> None:
-    """Raises DataError, naming the first of the files that not every feed would take."""
+    """Check that every feed can read each file. Raises DataError that names the first refused file."""
     refused: list[tuple[Path, str]] = []
     for done, (path, _) in enumerate(images.files, 1):
         if reason := _refusal(str(path)):
@@ -86,8 +87,9 @@ def _check(images: ImageFolder, progress: Progress | None) -> None:
 
 
 def _refusal(path: str) -> str | None:
+    """Return why some feed cannot read a file, or None if all can."""
     try:
-        os.fsencode(path).decode("utf-8")  # how DALI is given names
+        os.fsencode(path).decode("utf-8")  # DALI takes names as UTF-8
         reason = image_header.refusal(path)
     except UnicodeDecodeError:
         return "has a name that is not UTF-8"
@@ -97,6 +99,7 @@ def _refusal(path: str) -> str | None:
 
 
 def _images_in(folder: Path) -> list[Path]:
+    """Return a class folder's image files, sorted by name."""
     with os.scandir(folder) as entries:
         names = [
             entry.name

@@ -1,4 +1,4 @@
-"""Batches at fixed addresses on a device: what a feed on the host needs, and what a captured graph reads."""
+"""Batches at fixed addresses on a device, for feeds on the host and for captured graphs."""
 
 from collections.abc import Callable
 from typing import Any
@@ -9,8 +9,9 @@ from tcbench.engine.feeds.synthetic import SyntheticFeed
 
 
 class FixedBuffers(ChangedFeed):
-    """Copies every batch of another feed into the same two device arrays, in the order of the device's stream: a step
-    that still reads the batch before is not disturbed."""
+    """A feed that copies every batch of another feed into the same two device arrays.
+
+    The copies are in stream order, so they do not disturb a step that still reads the previous batch."""
 
     on_device = True
 
@@ -20,19 +21,19 @@ class FixedBuffers(ChangedFeed):
         self._batch: tuple[Any, Any] | None = None
 
     def next(self) -> tuple[Any, Any]:
-        arrived = self._feed.next()
+        batch = self._feed.next()
         if self._batch is None:
-            self._batch = self._empty_like(arrived[0]), self._empty_like(arrived[1])
-        for source, target in zip(arrived, self._batch, strict=True):
+            self._batch = self._empty_like(batch[0]), self._empty_like(batch[1])
+        for source, target in zip(batch, self._batch, strict=True):
             self._copy(source, target)
         return self._batch
 
 
 def at_fixed_addresses(feed: Feed) -> Feed:
-    """The same feed, every batch at the same addresses on the current accelerator; a kept one is there already."""
+    """Wrap a feed so that every batch has the same addresses on the current accelerator, unless it has them anyway."""
     return feed if isinstance(feed, SyntheticFeed) else on_accelerator(feed, current())
 
 
 def on_accelerator(feed: Feed, accelerator: Accelerator) -> Feed:
-    """The same feed in two arrays of an accelerator."""
+    """Wrap a feed so that every batch is copied into the same two arrays of an accelerator."""
     return FixedBuffers(feed, lambda array: accelerator.empty(array.shape, array.dtype), accelerator.copy)

@@ -1,7 +1,7 @@
-"""The JPEG set that tcbench generates once and that runs read by default: made by threads, put in place whole.
+"""The JPEG set that tcbench generates once and that runs read by default.
 
-Owns the set's folder, its manifest and its files' names. NumPy and Pillow are imported where images are made, since the
-command line imports this module."""
+This module owns the set's folder, its manifest and its file names. It imports NumPy and Pillow only to render images,
+because the command line imports it."""
 
 import contextlib
 import errno
@@ -20,15 +20,15 @@ from tcbench.engine.feeds.pictures import N_CLASSES
 from tcbench.hardware import machine
 
 SET_VERSION = "jpeg-v1"
-"""Names the generated set. A change of `render` that changes pixels or sizes needs a new version: results measured
-on different files are not comparable."""
+"""The version of the generated set. Change it when `render` draws other pixels or sizes: results measured on different
+files are not comparable."""
 N_FILES = 512
 
 _MANIFEST = "manifest.json"
 
 
 class Manifest(msgspec.Struct, frozen=True):
-    """A complete generated set's account of itself."""
+    """The contents of a complete generated set: its version, and the size of each file."""
 
     version: str
     n_files: int
@@ -36,12 +36,12 @@ class Manifest(msgspec.Struct, frozen=True):
 
 
 def generated_root() -> Path:
-    """The folder of the generated set of this version, in the user's cache."""
+    """Return the folder of the generated set in the user's cache."""
     return cache.folder(SET_VERSION)
 
 
 def ensure_generated(progress: Progress | None = None) -> ImageFolder:
-    """The generated set, made first when it is missing, half made or damaged. Raises DataError."""
+    """Return the generated set, and generate it first if it is missing, incomplete or damaged. Raises DataError."""
     root = generated_root()
     return _complete_set(root) or generate(root, progress=progress)
 
@@ -49,16 +49,17 @@ def ensure_generated(progress: Progress | None = None) -> ImageFolder:
 def generate(
     root: Path | None = None, *, n_files: int = N_FILES, workers: int | None = None, progress: Progress | None = None
 ) -> ImageFolder:
-    """Makes the JPEG set anew at `root` (default: `generated_root()`), replacing what was there. A file's bytes depend
-    on its index, NumPy's and Pillow's version, never on `workers` (default: one thread per usable core, at most 8) or
-    `n_files`. The set appears at `root` in one rename when all of it is written. Raises DataError when the folder
+    """Generate the JPEG set at `root` (default: `generated_root()`) and replace an earlier one.
+
+    A file's bytes depend on its index and the versions of NumPy and Pillow, not on `n_files` or `workers` (default: one
+    thread per usable core, at most 8). The complete set appears at `root` in one rename. Raises DataError if the folder
     cannot be written, the disk is full, or `root` holds anything but an earlier set."""
     if n_files < 1:
         raise ValueError(f"n_files must be at least 1, not {n_files}")
     root = generated_root() if root is None else Path(root)
     workers = min(8, machine.usable_cpus()) if workers is None else workers
     try:
-        _refuse_to_replace(root)
+        _check_replaceable(root)
         root.parent.mkdir(parents=True, exist_ok=True)
         before = _identity(root)
         with files.scratch(root.parent) as scratch:
@@ -71,7 +72,7 @@ def generate(
 
 
 def _complete_set(root: Path) -> ImageFolder | None:
-    """The set at `root` if its manifest is of this version and every file is there at its full length."""
+    """Return the set at `root` if its manifest has this version and every file has its full length, else None."""
     manifest = read_manifest(root)
     if manifest is None or manifest.version != SET_VERSION or manifest.n_files != len(manifest.file_bytes):
         return None
@@ -85,7 +86,7 @@ def _complete_set(root: Path) -> ImageFolder | None:
 
 
 def read_manifest(root: Path) -> Manifest | None:
-    """The manifest of a generated set, None where there is none that can be read."""
+    """Return the manifest of a generated set, or None if there is none that can be read."""
     try:
         return msgspec.json.decode((root / _MANIFEST).read_bytes(), type=Manifest)
     except (OSError, UnicodeDecodeError, msgspec.DecodeError):
@@ -93,14 +94,15 @@ def read_manifest(root: Path) -> Manifest | None:
 
 
 def _cannot_write(root: Path, error: OSError) -> DataError:
-    where = "set TCBENCH_CACHE to a folder that can be written, or use '--data PATH' or '--data synthetic'"
+    """Return the error for a set that cannot be written."""
+    remedy = "set TCBENCH_CACHE to a folder that can be written, or use '--data PATH' or '--data synthetic'"
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return DataError(f"the disk is full: the generated images need about 60 MB at {root}; free some, {where}")
-    return DataError(f"cannot write the generated images at {root} ({error.strerror or error}): {where}")
+        return DataError(f"the disk is full: the generated images need about 60 MB at {root}; free some, {remedy}")
+    return DataError(f"cannot write the generated images at {root} ({error.strerror or error}): {remedy}")
 
 
-def _refuse_to_replace(root: Path) -> None:
-    """A typing slip must not cost anybody's photographs: only our own set, or nothing, may be replaced."""
+def _check_replaceable(root: Path) -> None:
+    """Raise DataError unless `root` is empty, missing or a generated set: a mistyped path must not delete files."""
     if root == generated_root() or not root.exists() or read_manifest(root) is not None:
         return
     if not root.is_dir() or any(root.iterdir()):
@@ -108,7 +110,7 @@ def _refuse_to_replace(root: Path) -> None:
 
 
 def _identity(root: Path) -> tuple[int, int] | None:
-    """Tells one folder at `root` from the next that is renamed to it."""
+    """Return the inode and modification time of the folder at `root`, to detect that it was replaced."""
     try:
         stat = root.stat()
     except FileNotFoundError:
@@ -117,11 +119,12 @@ def _identity(root: Path) -> tuple[int, int] | None:
 
 
 def _put_in_place(scratch: Path, root: Path, before: tuple[int, int] | None) -> None:
-    """Renames `scratch` to `root`, replacing the folder that `before` identifies. Of several processes that generate at
-    once, the first to get here wins and the others take its set."""
+    """Rename `scratch` to `root` and replace the folder that `before` identifies.
+
+    If several processes generate at the same time, the first to get here wins, and the others use its set."""
     for _ in range(10):
         try:
-            # On POSIX this replaces an empty folder and refuses one with content.
+            # On POSIX this replaces an empty folder and fails if the folder has content.
             scratch.rename(root)
             return
         except OSError as error:
@@ -135,6 +138,7 @@ def _put_in_place(scratch: Path, root: Path, before: tuple[int, int] | None) -> 
 
 
 def _write_manifest(folder: Path, file_bytes: dict[str, int]) -> None:
+    """Write the manifest of the set and flush it to disk."""
     manifest = Manifest(SET_VERSION, len(file_bytes), dict(sorted(file_bytes.items())))
     with open(folder / _MANIFEST, "wb") as out:
         out.write(msgspec.json.format(msgspec.json.encode(manifest), indent=1))
@@ -143,7 +147,7 @@ def _write_manifest(folder: Path, file_bytes: dict[str, int]) -> None:
 
 
 def _write_images(folder: Path, n_files: int, workers: int, progress: Progress | None) -> dict[str, int]:
-    """Writes all images; returns each file's bytes by its name below `folder`."""
+    """Write all images and return each file's size in bytes by its name below `folder`."""
     from concurrent.futures import ThreadPoolExecutor
 
     for name in sorted({_file_name(index).parts[0] for index in range(min(n_files, N_CLASSES))}):
@@ -152,7 +156,7 @@ def _write_images(folder: Path, n_files: int, workers: int, progress: Progress |
     if progress is not None:
         progress(0, n_files)
     with ThreadPoolExecutor(workers) as pool:
-        # Who is interrupted waits for the images at hand alone: map's iterator cancels the others as it goes.
+        # An interrupt waits only for the images in progress: map's iterator cancels the others.
         for name, n_bytes in pool.map(partial(_write_image, folder), range(n_files)):
             file_bytes[name] = n_bytes
             if progress is not None:
@@ -161,17 +165,17 @@ def _write_images(folder: Path, n_files: int, workers: int, progress: Progress |
 
 
 def _file_name(index: int) -> Path:
+    """Return the name of image `index` below the set's folder: CLASS/CLASS_NUMBER.JPEG."""
     kind = index % N_CLASSES
     name = f"c{kind:02d}_{pictures.texture_of(kind)}"
     return Path(name) / f"{name}_{index // N_CLASSES:05d}.JPEG"
 
 
 def _write_image(folder: Path, index: int) -> tuple[str, int]:
-    """Renders and writes an image: its name below `folder`, and its size in bytes."""
+    """Render and write an image; return its name below `folder` and its size in bytes."""
     name = _file_name(index)
     image, quality = pictures.render(index)
-    # 4:2:0 and baseline, as ImageNet's files nearly all are.
-    # In memory first: Pillow does not say when a disk is full.
+    # 4:2:0 and baseline, like nearly all files of ImageNet. In memory first: Pillow does not report a full disk.
     encoded = BytesIO()
     image.save(encoded, "JPEG", quality=quality, subsampling="4:2:0", progressive=False)
     return name.as_posix(), (folder / name).write_bytes(encoded.getbuffer())

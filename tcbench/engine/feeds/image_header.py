@@ -1,21 +1,21 @@
-"""Tells image files that every feed takes, and takes for the same pixels, from the first bytes of a JPEG, without
-decoding it, and from all of a PNG, whose damage some decoders overlook.
+"""A check that every feed can read an image file and decodes it to the same pixels.
 
-One rule for all decoders, since each has its own otherwise: Pillow refuses what is too large, DALI a GIF; of 16 bits
-each takes others; of CMYK without Adobe's marker some take the inverse. A file is what its bytes say, not its name: one
-of ImageNet's .JPEG files is a PNG. What is broken further on in a JPEG is found when it is decoded."""
+Decoders differ: Pillow refuses very large images, DALI refuses GIF, 16-bit files are supported differently, and some
+decoders invert CMYK without Adobe's marker. One rule therefore holds for all of them. The check reads the header of a
+JPEG without decoding it; damage further on is found when it is decoded. It reads all of a PNG, because some decoders
+overlook its damage. The file's bytes count, not its name: one of ImageNet's .JPEG files is a PNG."""
 
 import os
 import zlib
 
 MAX_PIXELS = 89_478_485
-"""Above it Pillow warns of a decompression bomb."""
+"""The most pixels of an image; above it Pillow warns of a decompression bomb."""
 MAX_ASPECT = 100
-"""Longer over shorter side: the shorter is scaled to a fixed size, and the longer with it."""
+"""The highest ratio of the longer side to the shorter one, which is scaled to a fixed size."""
 EXPECTED = f"a JPEG or PNG of 8 bits a channel and at most {MAX_PIXELS / 1e6:.0f} megapixels"
 
-_AT_ONCE = 4096
-_OTHERS = {
+_BLOCK_BYTES = 4096
+_FORMATS = {
     b"GIF8": "a GIF",
     b"BM": "a BMP",
     b"RIFF": "a WebP",
@@ -24,17 +24,18 @@ _OTHERS = {
     b"\0\0\0\x0cjP": "a JPEG 2000",
 }
 _FRAMES = frozenset({*range(0xC0, 0xD0)} - {0xC4, 0xC8, 0xCC})
-"""The markers that begin a frame and hold its size; the first three are baseline, extended and progressive Huffman."""
+"""The JPEG markers of a frame header. The first three are baseline, extended and progressive Huffman coding."""
 
 
 def refusal(path: str) -> str | None:
-    """The reason why the file at `path` is no image for every feed: the end of a sentence that begins with its name.
-    None for one that is. Raises OSError where it cannot be read."""
+    """Return why some feed cannot read the file at `path`, as the end of a sentence that starts with its name.
+
+    Returns None if all feeds can. Raises OSError if the file cannot be read."""
     file = os.open(path, os.O_RDONLY)
     try:
-        if hasattr(os, "posix_fadvise"):  # no reading ahead: what a run finds in memory must not depend on this check
+        if hasattr(os, "posix_fadvise"):  # no read-ahead, so that this check does not fill the page cache for a run
             os.posix_fadvise(file, 0, 0, os.POSIX_FADV_RANDOM)
-        head = os.read(file, _AT_ONCE)
+        head = os.read(file, _BLOCK_BYTES)
         if head.startswith(b"\xff\xd8"):
             return _jpeg(file, head)
         if head.startswith(b"\x89PNG\r\n\x1a\n"):
@@ -43,29 +44,29 @@ def refusal(path: str) -> str | None:
         os.close(file)
     if not head:
         return "is empty"
-    return "is " + next((kind for magic, kind in _OTHERS.items() if head.startswith(magic)), "no image")
+    return "is " + next((kind for magic, kind in _FORMATS.items() if head.startswith(magic)), "no image")
 
 
 def _jpeg(file: int, head: bytes) -> str | None:
-    """Walks the segments up to the frame's, which says what the image is (ITU-T T.81, B.2.2)."""
-    start, at, adobe = 0, 2, False
+    """Check a JPEG by its frame header, which follows a number of other segments (ITU-T T.81, B.2.2)."""
+    start, offset, adobe = 0, 2, False
     while True:
-        if at + 10 > start + len(head):
-            start, head = at, os.pread(file, _AT_ONCE, at)
-        segment = head[at - start : at - start + 10]
+        if offset + 10 > start + len(head):
+            start, head = offset, os.pread(file, _BLOCK_BYTES, offset)
+        segment = head[offset - start : offset - start + 10]
         if len(segment) < 10 or segment[0] != 0xFF:
             return "is broken in its header"
         code = segment[1]
         if code in _FRAMES:
             break
-        if code == 0xFF:  # any marker may be preceded by such
-            at += 1
+        if code == 0xFF:  # a fill byte, which may precede any marker
+            offset += 1
             continue
         length = int.from_bytes(segment[2:4], "big")
         if length < 2 or code < 0xC4 or 0xD0 <= code <= 0xDA:
             return "is broken in its header"
         adobe = adobe or (code == 0xEE and segment[4:9] == b"Adobe")
-        at += 2 + length
+        offset += 2 + length
     if code > 0xC2:
         return "is a JPEG of a rare kind (lossless, hierarchical or arithmetic coding)"
     bits, channels = segment[4], segment[9]
@@ -75,23 +76,23 @@ def _jpeg(file: int, head: bytes) -> str | None:
 
 
 def _png(head: bytes) -> str | None:
-    """Its first chunk says what it is (PNG specification, 11.2.1)."""
+    """Check a PNG by its first chunk (PNG specification, 11.2.1)."""
     if len(head) < 33 or head[12:16] != b"IHDR":
         return "is broken in its header"
     return _size("PNG", head[24], int.from_bytes(head[16:20], "big"), int.from_bytes(head[20:24], "big"))
 
 
 def _damage(png: bytes) -> str | None:
-    """Looks into all chunks of a PNG (its specification, 5.3): their checksums, and whether every row is there."""
-    at, kind, packed = 8, b"", []
+    """Check the checksums of all chunks of a PNG, and that no row is missing (PNG specification, 5.3)."""
+    begin, kind, packed = 8, b"", []
     while kind != b"IEND":
-        end = at + 12 + int.from_bytes(png[at : at + 4], "big")
-        kind = png[at + 4 : at + 8]
-        if end > len(png) or zlib.crc32(png[at + 4 : end - 4]) != int.from_bytes(png[end - 4 : end], "big"):
+        end = begin + 12 + int.from_bytes(png[begin : begin + 4], "big")
+        kind = png[begin + 4 : begin + 8]
+        if end > len(png) or zlib.crc32(png[begin + 4 : end - 4]) != int.from_bytes(png[end - 4 : end], "big"):
             return "is a damaged PNG (a checksum)" if end <= len(png) else "is a PNG that is cut off"
         if kind == b"IDAT":
-            packed.append(png[at + 8 : end - 4])
-        at = end
+            packed.append(png[begin + 8 : end - 4])
+        begin = end
     width, height = int.from_bytes(png[16:20], "big"), int.from_bytes(png[20:24], "big")
     channels = {2: 3, 4: 2, 6: 4}.get(png[25], 1)
     passes = _ADAM7 if png[28] else ((0, 0, 1, 1),)
@@ -105,10 +106,11 @@ def _damage(png: bytes) -> str | None:
 
 
 _ADAM7 = ((0, 0, 8, 8), (4, 0, 8, 8), (0, 4, 4, 8), (2, 0, 4, 4), (0, 2, 2, 4), (1, 0, 2, 2), (0, 1, 1, 2))
-"""First column and row, and the steps between columns and rows, of each pass of an interlaced PNG (8.2 there)."""
+"""First column, first row, column step and row step of each pass of an interlaced PNG (PNG specification, 8.2)."""
 
 
 def _size(kind: str, bits: int, width: int, height: int) -> str | None:
+    """Check the bits per channel and the size of an image."""
     if bits != 8:
         return f"is a {kind} of {bits} bits a channel"
     shorter, longer = sorted((width, height))

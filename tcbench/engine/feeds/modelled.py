@@ -1,11 +1,11 @@
-"""Input whose decoding is modelled: no image is read, and no core is taken, so that a host of two cores can stand for
-one of twenty beside a virtual device. The rate of decoding is given by whoever asks for it (`--data modelled:RATE`).
+"""Input with modelled decoding, for simulated devices: no image is read, and decoding uses no CPU core.
 
-What the thread of the steps does with a decoded batch, and what the device does for it, is not modelled here but done:
+A host with two cores can thus stand for one with twenty. The user sets the decoding rate (`--data modelled:RATE`). Only
+decoding is modelled; the rest of the input work is carried out:
 
-- the framework's own input (and `opencv`): worker processes decode, the thread of the steps stacks their images into a
-  batch, which is then copied to the device;
-- `dali`: the host's threads read and Huffman-decode, the device does the rest ("mixed" decoding), as work."""
+- The framework's own input and `opencv`: worker processes would decode; the training thread stacks the images into a
+  batch, which is copied to the device.
+- `dali`: host threads would read and Huffman-decode; the device launches the rest ("mixed" decoding)."""
 
 import itertools
 import time
@@ -24,15 +24,16 @@ from tcbench.engine.work import DType, Work, stored
 from tcbench.engine.work.base import Array, reads, writes
 
 PICTURE = (375, 500)
-"""Height and width, pixels, of most of ImageNet's files: 4:2:0, so half as many chroma values as pixels."""
+"""Height and width in pixels of most ImageNet files. They are 4:2:0, with half as many chroma values as pixels."""
 
 _WORKERS_DEPTH = 1
-"""Batches that worker processes have ready: Chainer's MultiprocessIterator, by default."""
+"""The number of batches that worker processes prefetch, as in Chainer's MultiprocessIterator by default."""
 
 
 class Decoder:
-    """Decodes batch after batch, each in `batch_ns` nanoseconds, as long as fewer than `depth` lie ready. `note` is
-    told of each batch's begin and end (`time.perf_counter_ns`)."""
+    """A simulated decoder that takes `batch_ns` per batch and works ahead until `depth` batches are ready.
+
+    `note` is called with the begin and end of each batch (`time.perf_counter_ns`)."""
 
     def __init__(
         self,
@@ -50,7 +51,7 @@ class Decoder:
             self._begin(self._last_ns)
 
     def take(self) -> None:
-        """Wait until the next batch is decoded; its place is free for another."""
+        """Wait until the next batch is decoded, and start another one in its place."""
         ready_ns = self._ends_ns.popleft()
         while (left_ns := ready_ns - self._now_ns()) > 0:
             time.sleep(left_ns * 1e-9)
@@ -64,12 +65,13 @@ class Decoder:
 
 
 def _batch_ns(spec: FeedSpec) -> int:
+    """Return the decoding time of one batch in nanoseconds."""
     assert spec.images_per_s is not None
     return round(spec.batch_size / spec.images_per_s * 1e9)
 
 
 class WorkersFeed(Feed):
-    """Batches that `next` stacks of images in host memory, as worker processes leave them: never a whole batch."""
+    """Batches that `next` stacks from single images in host memory, as worker processes deliver them."""
 
     def __init__(self, spec: FeedSpec) -> None:
         size = spec.image_size
@@ -86,7 +88,7 @@ class WorkersFeed(Feed):
 
 @dataclass(frozen=True)
 class Stage(Work):
-    """One step of the device's from coefficients to a batch: reads one array, writes another."""
+    """One stage of the device's input work, which reads one array and writes another."""
 
     name = "input"
     roles = reads("source") | writes("result")
@@ -100,7 +102,7 @@ class Stage(Work):
 
 
 def stages(batch_size: int, image_size: int, dtype: DType) -> tuple[Stage, ...]:
-    """The stages after Huffman decoding in DALI's pipeline (`feeds.dali`), for files of PICTURE's size."""
+    """Return the stages after Huffman decoding in DALI's pipeline (`feeds.dali`), for files of size `PICTURE`."""
     height, width = PICTURE
     pixels = batch_size * height * width
     short, long = scaled_shape(height, width, image_size)
@@ -120,13 +122,13 @@ def stages(batch_size: int, image_size: int, dtype: DType) -> tuple[Stage, ...]:
 
 
 class MixedFeed(Feed):
-    """Batches of which the host's share is decoded ahead, and the device's share follows when they are asked for."""
+    """Batches whose decoding on the host is simulated in advance and whose device stages `next` launches."""
 
     prefetch_depth = PREFETCH_DEPTH
     on_device = True
 
     def __init__(self, spec: FeedSpec) -> None:
-        accelerator: Any = current()  # one that is simulated: it takes notes
+        accelerator: Any = current()  # a simulated one, which records decoding in its timeline
         size, dtype = spec.image_size, spec.tensor.dtype
         works = stages(spec.batch_size, size, dtype)
         self._x = accelerator.empty(stored(spec.tensor.layout, spec.batch_size, 3, size, size), dtype)

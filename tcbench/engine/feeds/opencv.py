@@ -1,4 +1,4 @@
-"""OpenCV decodes and scales in the calling thread. OpenCV is an optional package: it is imported by the factory."""
+"""Input by OpenCV, which decodes and scales in the calling thread. The factory imports this optional package."""
 
 from itertools import islice
 from pathlib import Path
@@ -6,7 +6,16 @@ from typing import Any
 
 import numpy as np
 
-from tcbench.engine.feeds.base import MEAN, STD, Feed, broken_image, crop_window, images_of, sample_order, scaled_shape
+from tcbench.engine.feeds.base import (
+    MEAN,
+    STD,
+    Feed,
+    crop_window,
+    image_error,
+    required_images,
+    sample_order,
+    scaled_shape,
+)
 from tcbench.engine.feeds.spec import FeedSpec
 
 _JPEG_START = b"\xff\xd8"
@@ -14,12 +23,12 @@ _JPEG_END = b"\xff\xd9"
 
 
 class OpenCVFeed(Feed):
-    """Batches made in `next`, by the thread that calls it; OpenCV may split one image's work over `spec.threads`."""
+    """Batches that `next` makes in the calling thread; OpenCV may split the work on an image over `spec.threads`."""
 
     def __init__(self, spec: FeedSpec, cv2: Any) -> None:
         self._cv2 = cv2
         self._spec = spec
-        self._files = images_of(spec).files
+        self._files = required_images(spec).files
         self._rng = np.random.default_rng(spec.seed)
         self._order = sample_order(len(self._files), np.random.default_rng(spec.seed) if spec.augment else None)
         self._threads_before: int | None = cv2.getNumThreads()
@@ -36,7 +45,7 @@ class OpenCVFeed(Feed):
             image = image[top : top + size, left : left + size]
             crop[...] = image[:, ::-1] if mirror else image
         x = np.empty((len(samples), 3, size, size), np.float32)
-        for channel in range(3):  # OpenCV's are B, G, R
+        for channel in range(3):  # OpenCV's order is B, G, R
             np.subtract(crops[..., 2 - channel], MEAN[channel], out=x[:, channel])
         x *= 1 / STD[:, None, None]
         return spec.tensor.stored(x), np.array([label for _, label in samples], np.int32)
@@ -47,21 +56,21 @@ class OpenCVFeed(Feed):
             self._threads_before = None
 
     def _scaled(self, path: Path) -> np.ndarray:
-        """The image with its shorter side scaled, uint8 (H, W, 3) in B, G, R."""
+        """Return the scaled image, uint8 (H, W, 3) in the order B, G, R."""
         cv2 = self._cv2
         try:
-            data = path.read_bytes()
+            encoded = path.read_bytes()
         except OSError as error:
-            raise broken_image(path, error) from error
-        _refuse_half_a_jpeg(path, data)
+            raise image_error(path, error) from error
+        _check_complete(path, encoded)
         try:
-            image = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_COLOR | cv2.IMREAD_IGNORE_ORIENTATION)
+            image = cv2.imdecode(np.frombuffer(encoded, np.uint8), cv2.IMREAD_COLOR | cv2.IMREAD_IGNORE_ORIENTATION)
         except cv2.error as error:
-            raise broken_image(path, error) from error
+            raise image_error(path, error) from error
         if image is None:
-            raise broken_image(path, "OpenCV knows no such image format")
+            raise image_error(path, "OpenCV knows no such image format")
         height, width = scaled_shape(image.shape[0], image.shape[1], self._spec.image_size)
-        # OpenCV's linear resize does not antialias; averaging over areas is what comes nearest to Pillow and DALI.
+        # OpenCV's linear resize does not antialias; INTER_AREA comes nearest to Pillow and DALI.
         smaller = height <= image.shape[0]
         scaled: np.ndarray = cv2.resize(
             image, (width, height), interpolation=cv2.INTER_AREA if smaller else cv2.INTER_LINEAR
@@ -69,24 +78,25 @@ class OpenCVFeed(Feed):
         return scaled
 
 
-def _refuse_half_a_jpeg(path: Path, data: bytes) -> None:
-    """OpenCV 4 fills what a truncated JPEG lacks with grey and says nothing; Pillow and DALI refuse it, so do we. A
-    whole JPEG ends with the EOI marker. Some have other bytes behind it: for those Pillow decides."""
-    if not data.startswith(_JPEG_START) or data.endswith(_JPEG_END):
+def _check_complete(path: Path, encoded: bytes) -> None:
+    """Raise DataError for a truncated JPEG, as Pillow and DALI do; OpenCV 4 silently fills the missing part with grey.
+
+    A complete JPEG ends with the EOI marker. If other bytes follow it, Pillow decides."""
+    if not encoded.startswith(_JPEG_START) or encoded.endswith(_JPEG_END):
         return
     from io import BytesIO
 
     from PIL import Image
 
     try:
-        with Image.open(BytesIO(data)) as image:
+        with Image.open(BytesIO(encoded)) as image:
             image.load()
     except (OSError, ValueError, SyntaxError) as error:
-        raise broken_image(path, error) from error
+        raise image_error(path, error) from error
 
 
 def make_opencv_feed(spec: FeedSpec) -> Feed:
-    """OpenCV's decoder on the images of `spec`. Raises ImportError without the extra `opencv`."""
+    """Return an OpenCV feed. Raises ImportError if the extra `opencv` is not installed."""
     import cv2
 
     return OpenCVFeed(spec, cv2)

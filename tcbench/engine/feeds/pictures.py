@@ -1,6 +1,7 @@
-"""The pictures of the generated set: textures and hues that tell classes apart, under shapes and noise like nature's.
+"""Rendering of the generated set's images: a texture and a hue per class, covered by shapes and natural noise.
 
-A change that changes pixels or sizes needs a new `generated.SET_VERSION`. NumPy and Pillow are imported where used."""
+Set a new `generated.SET_VERSION` when pixels or sizes change. NumPy and Pillow are imported only where they are used.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ N_CLASSES = 16
 
 _TEXTURES = ("stripes", "rings", "checks", "blobs")
 _SIZES: tuple[tuple[int, int, int], ...] = (
-    # (width, height, share in %), after ImageNet's training set: three quarters are 500 wide or 500 high.
+    # (width, height, share in %), modelled on ImageNet's training set: three quarters are 500 wide or 500 high.
     (500, 375, 44),
     (500, 333, 15),
     (375, 500, 12),
@@ -31,14 +32,15 @@ _noise_bank: np.ndarray | None = None
 
 
 def texture_of(kind: int) -> str:
-    """The texture of a class."""
+    """Return the texture of a class."""
     return _TEXTURES[kind % len(_TEXTURES)]
 
 
 def render(index: int) -> tuple[Image.Image, int]:
-    """Image `index` of the set and its JPEG quality: a class's texture and hue under shapes and 1/f noise. Natural
-    images have an amplitude spectrum of about 1/f (Field 1987, doi:10.1364/JOSAA.4.002379), which is what makes a
-    JPEG's size, and the time to decode it, those of a photograph."""
+    """Return image `index` of the set and its JPEG quality.
+
+    The class's texture and hue lie under shapes and 1/f noise. Natural images have an amplitude spectrum of about 1/f
+    (Field 1987, doi:10.1364/JOSAA.4.002379), so the file's size and decoding time are those of a photograph."""
     import numpy as np
     from PIL import Image, ImageDraw
 
@@ -64,16 +66,17 @@ def render(index: int) -> tuple[Image.Image, int]:
 
 
 def _draw_size(rng: np.random.Generator) -> tuple[int, int]:
+    """Draw an image's width and height."""
     shares = [share for _, _, share in _SIZES]
     width, height, _ = _SIZES[int(rng.choice(len(_SIZES), p=[share / sum(shares) for share in shares]))]
-    # One in five was cropped by hand to something odd.
+    # One in five has an odd height, as if cropped by hand.
     if rng.random() < 0.2:
         height -= int(rng.integers(0, height // 6))
     return width, height
 
 
 def _noise(rng: np.random.Generator, height: int, width: int) -> np.ndarray:
-    """1/f noise (H, W, 3), mean 0 and standard deviation 1 over the bank it is cut from."""
+    """Return 1/f noise (H, W, 3), cut from a larger bank with mean 0 and standard deviation 1."""
     import numpy as np
 
     global _noise_bank
@@ -96,7 +99,7 @@ def _noise(rng: np.random.Generator, height: int, width: int) -> np.ndarray:
 
 
 def _texture(rng: np.random.Generator, texture: str, height: int, width: int) -> np.ndarray:
-    """Waves in 0..1, (H, W), of 6 to 10 periods over the longer side."""
+    """Return a texture (H, W) in 0..1, with 6 to 10 periods over the longer side."""
     import numpy as np
 
     y, x = np.mgrid[0:height, 0:width].astype(np.float32) / max(height, width)
@@ -117,7 +120,7 @@ def _texture(rng: np.random.Generator, texture: str, height: int, width: int) ->
 
 
 def _colours(rng: np.random.Generator, kind: int) -> tuple[np.ndarray, np.ndarray]:
-    """The two colours (3,) of a class, in 0..255: its hue, dark and light, each image a little different."""
+    """Return a dark and a light colour (3,) of the class's hue in 0..255, which vary a little between images."""
     import colorsys
 
     import numpy as np
@@ -129,9 +132,10 @@ def _colours(rng: np.random.Generator, kind: int) -> tuple[np.ndarray, np.ndarra
 
 
 def _draw_shape(rng: np.random.Generator, draw: Any, width: int, height: int) -> None:
+    """Draw an ellipse or a quadrilateral of random colour, place and size."""
     x, y = int(rng.integers(0, width)), int(rng.integers(0, height))
     w, h = (int(rng.integers(side // 12, side // 3)) for side in (width, height))
-    colour = tuple(int(value) for value in rng.integers(20, 236, 3))
+    colour = tuple(int(channel) for channel in rng.integers(20, 236, 3))
     if rng.random() < 0.5:
         draw.ellipse((x - w // 2, y - h // 2, x + w // 2, y + h // 2), fill=colour)
     else:

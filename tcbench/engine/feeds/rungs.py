@@ -1,10 +1,10 @@
-"""What the input rungs declare in every framework; how each takes the batches is its own."""
+"""Declarations of the input rungs, which all frameworks share; each framework adds its own `feed` stage."""
 
 from tcbench.engine.rung import Package, Parity, Requires, Rung
 
 
 class DaliInput(Rung):
-    """Input by NVIDIA DALI."""
+    """Input decoded, augmented and prefetched by NVIDIA DALI."""
 
     name = "dali"
     says = "input by NVIDIA DALI, prefetched in its own threads"
@@ -15,7 +15,7 @@ class DaliInput(Rung):
 
 
 class OpenCvInput(Rung):
-    """Input by OpenCV."""
+    """Input decoded by OpenCV."""
 
     name = "opencv"
     says = "input decoded by OpenCV in place of Pillow"

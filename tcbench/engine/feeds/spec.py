@@ -1,5 +1,6 @@
-"""The frozen facts that a config's parts are built from. Layout and dtype travel here, so that no rung and no op
-asks which other rungs are there."""
+"""Frozen descriptions of a config's tensors and batches.
+
+Layout and dtype are passed on in them, so that no rung or operation has to ask which other rungs are present."""
 
 from dataclasses import dataclass
 from typing import get_args
@@ -14,9 +15,11 @@ from tcbench.engine.work import DType, Layout, Math
 
 @dataclass(frozen=True)
 class TensorSpec:
-    """The storage of activations. NCHW: arrays shaped (N, C, H, W), filters (K, C, R, S). NHWC: arrays shaped (N, H, W,
-    C), filters (K, R, S, C). Both C-contiguous. `math`: how float32 convolutions and the classifier compute on a GPU:
-    in float32, or with inputs rounded to TensorFloat-32."""
+    """The storage format of activations.
+
+    NCHW: activations (N, C, H, W) and filters (K, C, R, S). NHWC: activations (N, H, W, C) and filters (K, R, S, C).
+    All are C-contiguous. `math` says whether a GPU computes float32 convolutions and the classifier in float32, or with
+    inputs rounded to TensorFloat-32."""
 
     layout: Layout = "NCHW"
     dtype: DType = "float32"
@@ -27,17 +30,18 @@ class TensorSpec:
             raise ValueError(f"activations are stored as {' or '.join(get_args(DType))}, not as {self.dtype}")
 
     def stored(self, x: np.ndarray) -> np.ndarray:
-        """Maps (..., C, H, W) as they are stored."""
+        """Return maps (..., C, H, W) in this layout and dtype."""
         return np.ascontiguousarray(np.moveaxis(x, -3, -1) if self.layout == "NHWC" else x, dtype=self.dtype)
 
 
 @dataclass(frozen=True)
 class FeedSpec:
-    """A feed's batches: of `batch_size` square images of `image_size` pixels, stored as `tensor` says, with int32
-    labels. `images` is None for one synthetic batch kept in memory. `augment` False means centre crop, no mirror and
-    file order, for comparing feeds with each other. `images_per_s`: the rate of decoding, where that is modelled.
-    `hw_decoder_load`: the share of the images that DALI gives to a GPU's JPEG decoder; unset: what DALI does
-    unasked."""
+    """A description of a feed's batches: `batch_size` square images of `image_size` pixels with int32 labels.
+
+    - `images`: None for one synthetic batch kept in memory.
+    - `augment`: False for a centre crop, no mirroring and file order, to compare feeds with each other.
+    - `images_per_s`: the decoding rate, if decoding is modelled.
+    - `hw_decoder_load`: the share of images that DALI gives to a GPU's JPEG decoder; unset for DALI's default."""
 
     images: ImageFolder | None
     batch_size: int

@@ -1,4 +1,4 @@
-"""One batch kept in memory: a run without any input work."""
+"""A synthetic batch that is kept in memory, for runs without input work."""
 
 from collections.abc import Callable
 from typing import Any
@@ -12,8 +12,9 @@ from tcbench.engine.work import stored
 
 
 class SyntheticFeed(Feed):
-    """Hands out the same two arrays for ever; who writes to them writes to the next batch. They are in the host's
-    memory, or where `upload` brings them."""
+    """The same batch of random pixels and labels every time, in host memory or wherever `upload` copies it.
+
+    A caller that writes to the arrays changes all later batches."""
 
     def __init__(self, spec: FeedSpec, upload: Callable[[Any], Any] | None = None) -> None:
         rng = np.random.default_rng(spec.seed)
@@ -30,7 +31,7 @@ class SyntheticFeed(Feed):
 
 
 class UnfilledFeed(SyntheticFeed):
-    """Two arrays of the current accelerator with nothing in them: for a trace, which reads no number."""
+    """Two uninitialised arrays of the current accelerator, for traces, which read no values."""
 
     on_device = True
 
@@ -42,5 +43,5 @@ class UnfilledFeed(SyntheticFeed):
 
 
 def make_synthetic_feed(spec: FeedSpec) -> Feed:
-    """Pixels as of normalised images (mean 0, standard deviation 1), uniform labels, on the current accelerator."""
+    """Return a synthetic feed on the current accelerator: normal pixels (mean 0, deviation 1) and uniform labels."""
     return SyntheticFeed(spec, current().upload)

@@ -208,7 +208,7 @@ def _opened(
     its_backend: Backend, cell: Cell, site: OpenDevice, make_feed: Callable[[FeedSpec], Feed] | None
 ) -> Session:
     """A cell's session, whose weights are of the right size and quickly drawn: nobody looks at what they learn."""
-    with initial.given(cell.seed, initial.Repeated(cell.seed)):
+    with initial.use_source(cell.seed, initial.RepeatedRandomState(cell.seed)):
         return its_backend.open_on(cell, site, make_feed)
 
 

@@ -62,7 +62,7 @@ def run(
         from tcbench.engine.backends import initial
 
         draws = not cell.is_own and kind_of(cell.device).simulates is None
-        with initial.ahead(cell.seed) if draws else contextlib.nullcontext():
+        with initial.prefetch(cell.seed) if draws else contextlib.nullcontext():
             environment = describe(cell)
             measurement = measured(cell, send, request, environment.device_name, opened)
         if cell.is_own:

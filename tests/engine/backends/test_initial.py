@@ -18,8 +18,8 @@ def draws(rng: np.random.RandomState) -> list[np.ndarray]:
 def test_numbers_drawn_ahead_are_the_seeds_to_the_bit(between):
     plain = np.random.RandomState(7)
     expected = [*draws(plain), between(plain), *draws(plain)]
-    with initial.ahead(7), initial.numbers(7) as rng:
-        assert isinstance(rng, initial.DrawnAhead)
+    with initial.prefetch(7), initial.random_state(7) as rng:
+        assert isinstance(rng, initial.PrefetchedRandomState)
         found = [*draws(rng), between(rng), *draws(rng)]
     assert all(np.array_equal(one, other) for one, other in zip(found, expected, strict=True))
 
@@ -32,17 +32,19 @@ def assert_no_thread_is_left() -> None:
 
 
 def test_only_the_first_network_of_the_seed_takes_them_and_no_thread_is_left():
-    with initial.ahead(1), initial.numbers(2) as other, initial.numbers(1) as first, initial.numbers(1) as second:
-        assert [isinstance(rng, initial.DrawnAhead) for rng in (other, first, second)] == [False, True, False]
+    new = initial.random_state
+    with initial.prefetch(1), new(2) as other, new(1) as first, new(1) as second:
+        is_prefetched = [isinstance(rng, initial.PrefetchedRandomState) for rng in (other, first, second)]
+        assert is_prefetched == [False, True, False]
         assert first.standard_normal(()) == second.standard_normal(())
-    with initial.ahead(3):
+    with initial.prefetch(3):
         pass
     assert_no_thread_is_left()
 
 
 def test_a_thread_with_nowhere_to_put_its_numbers_ends_too(monkeypatch):
-    monkeypatch.setattr(initial, "_MOST_BLOCKS", 1)
-    rng = initial.DrawnAhead(0)
+    monkeypatch.setattr(initial, "_MAX_BLOCKS", 1)
+    rng = initial.PrefetchedRandomState(0)
     rng.standard_normal(3)
     rng.end()
     assert_no_thread_is_left()
@@ -50,10 +52,10 @@ def test_a_thread_with_nowhere_to_put_its_numbers_ends_too(monkeypatch):
 
 
 def test_repeated_numbers_are_normal_and_the_first_network_s_alone():
-    with initial.given(3, initial.Repeated(3)):
-        with initial.numbers(3) as rng:
+    with initial.use_source(3, initial.RepeatedRandomState(3)):
+        with initial.random_state(3) as rng:
             drawn = rng.standard_normal((2, initial._BLOCK))
-        with initial.numbers(3) as rng:
+        with initial.random_state(3) as rng:
             assert type(rng) is np.random.RandomState
     assert (drawn[0] == drawn[1]).all()
     assert abs(drawn.mean()) < 0.01 and abs(drawn.std() - 1) < 0.01

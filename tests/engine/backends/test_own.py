@@ -13,7 +13,7 @@ from tcbench import step as own
 from tcbench.core.errors import ScenarioError
 from tcbench.core.record import Cell
 from tcbench.engine import backends
-from tcbench.engine.backends.own import FreeRungs, checked, problem
+from tcbench.engine.backends.own import FreeRungs, checked_session, problem
 from tcbench.engine.rung import Package, Rung, RungSet
 from tcbench.engine.session import Phase
 
@@ -38,12 +38,12 @@ def session(*names: str, **changes) -> SimpleNamespace:
 )
 def test_what_is_no_session_says_what_it_lacks(made, said):
     with pytest.raises(ScenarioError, match=f"^backend 'mine:make': .*{said}"):
-        checked(made, "mine:make")
+        checked_session(made, "mine:make")
 
 
 def test_a_session_of_functions_is_one():
     made = own.step(lambda: None, loss=lambda: 2, parameters=7)
-    assert checked(made, "x") is made
+    assert checked_session(made, "x") is made
     assert [phase.name for phase in made.phases] == ["<lambda>"]
     facts = made.facts()
     assert (facts.loss, facts.parameters, facts.peak_memory_of, facts.prefetch_depth) == (2.0, 7, "process", 0)

@@ -43,7 +43,7 @@ def dropped_in(text: str, tmp_path, monkeypatch):
     monkeypatch.setattr(rungs, "__path__", [*rungs.__path__, str(tmp_path)])
     importlib.invalidate_caches()
     monkeypatch.delitem(sys.modules, f"{rungs.__name__}.sideways", raising=False)
-    return rungs._all()
+    return rungs.load_rungs()
 
 
 def test_a_rung_that_is_dropped_in_is_found(tmp_path, monkeypatch):

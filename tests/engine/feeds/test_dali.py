@@ -178,7 +178,7 @@ def on_gpu(images: ImageFolder, stream: Stream, monkeypatch: pytest.MonkeyPatch)
     """A feed for a stand-in stream, from a stand-in pipeline; arrays do not keep the outputs alive."""
     pipeline = Pipeline()
     pipeline.schedule_run()
-    monkeypatch.setattr(dali, "_built", lambda spec, placement: pipeline)
+    monkeypatch.setattr(dali, "_start_pipeline", lambda spec, placement: pipeline)
     view = lambda output: np.full(1, output.batch, np.float16)  # noqa: E731
     return dali.DaliFeed(_spec(images), dali.Placement(0, "mixed", view, stream, stream.fence))
 
@@ -314,7 +314,7 @@ SPENT = [
 
 
 @pytest.mark.parametrize(("reason", "kind", "says"), SPENT)
-@pytest.mark.parametrize("when", ["built", "run"])
+@pytest.mark.parametrize("when", ["start", "run"])
 def test_memory_spent_by_dali_is_told_at_once(
     images: ImageFolder, monkeypatch: pytest.MonkeyPatch, reason: str, kind: type, says: str, when: str
 ) -> None:
@@ -322,7 +322,7 @@ def test_memory_spent_by_dali_is_told_at_once(
     fail = Mock(side_effect=_story(reason))
     monkeypatch.setattr(dali, "_first_broken", lambda paths: pytest.fail("looks at images"))
     pipeline = SimpleNamespace(share_outputs=fail, schedule_run=lambda: None)
-    monkeypatch.setattr(dali, "_built", fail if when == "built" else lambda *_: pipeline)
+    monkeypatch.setattr(dali, "_start_pipeline", fail if when == "start" else lambda *_: pipeline)
     placement = dali.Placement(0, "mixed", lambda output: output, "stream", lambda: Fence(Stream(), 0))
     with pytest.raises(MemoryError, match=says) as caught:
         dali.DaliFeed(_spec(images), placement).next()

@@ -59,10 +59,14 @@ def test_what_is_asked_of_the_feed_is_kept_when_its_source_changes():
     """As a rung would that switches augmentation off."""
     plain = FeedRecipe(SPEC, lambda spec, where: ["plain", spec.augment, where])
     without = dataclasses.replace(plain, spec=dataclasses.replace(plain.spec, augment=False))
-    other = without.of(lambda spec, where: ["other", spec.augment, where])
+    other = without.with_source(lambda spec, where: ["other", spec.augment, where])
     assert other.make("here") == ["other", False, "here"]
 
 
 def test_wrappers_stand_around_the_source_in_the_order_in_which_they_came():
-    recipe = FeedRecipe(SPEC, lambda spec: "feed").within(lambda feed: f"({feed})").within(lambda feed: f"[{feed}]")
-    assert recipe.of(lambda spec: "other").make() == "[(other)]"
+    recipe = (
+        FeedRecipe(SPEC, lambda spec: "feed")
+        .with_wrapper(lambda feed: f"({feed})")
+        .with_wrapper(lambda feed: f"[{feed}]")
+    )
+    assert recipe.with_source(lambda spec: "other").make() == "[(other)]"

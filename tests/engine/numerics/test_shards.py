@@ -61,7 +61,7 @@ def makes():
             parts = RUNGS[name].parts(parts, cell)
 
         def make():
-            with sites.random(site, cell.seed) as rng:
+            with sites.random_state(site, cell.seed) as rng:
                 model = Network(parts, SMALL_RESNET.stages(cell.variant, cell.n_classes), rng)
             sites.adopt(site, model)
             return model, BatchedSGD(OptimizerSpec(0.01, 0.9, 1e-4, BatchedSGD), model)

@@ -1,4 +1,4 @@
-"""Chainer 7.8.1: the talk's framework. Importing this module imports neither Chainer nor NumPy."""
+"""The backend for Chainer 7.8.1, the framework of the talk. Importing this module imports neither Chainer nor NumPy."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ PACKAGES = (
 
 
 def open_session(cell: Cell) -> Session:
-    """Build the cell's model, optimizer and feed, rung by rung."""
+    """Build the cell's training session on its device."""
     from tcbench.engine.backends.chainer.session import ChainerSession
     from tcbench.engine.backends.chainer.sites import open_site
 
@@ -37,7 +37,7 @@ def open_session(cell: Cell) -> Session:
 
 
 def open_on(cell: Cell, site: OpenDevice, make_feed: Callable[[FeedSpec], Feed] | None) -> Session:
-    """See `tcbench.engine.backends.Backend`."""
+    """Build the cell's training session on another device; see `tcbench.engine.backends.Backend`."""
     from tcbench.engine.backends.chainer.session import ChainerSession
 
     return ChainerSession(cell, site, make_feed=make_feed)

@@ -1,13 +1,12 @@
-"""Chainer 7.8.1 on today's Python: the stand-ins its import needs, in one place.
-
-Owns the import of Chainer. Every module of this backend takes it from here::
+"""The import of Chainer 7.8.1 on current Python. Every module of this backend imports Chainer from here::
 
     from tcbench.engine.backends.chainer.compat import chainer
 
-Three things that Chainer imports are gone: `pkg_resources` (setuptools 82), `numpy.distutils.system_info`
-(Python 3.12) and `np.sctypes` (NumPy 2). They are set while Chainer is imported and taken away again, so that no
-other package mistakes a stand-in for the real thing. SciPy, of which a step takes nothing and whose import is half of
-Chainer's, is kept out meanwhile: the datasets, distributions and functions that want it say that it is not there."""
+Three modules or attributes that Chainer imports no longer exist: `pkg_resources` (setuptools 82),
+`numpy.distutils.system_info` (Python 3.12) and `np.sctypes` (NumPy 2). Stand-ins take their place while Chainer is
+imported, and are then removed, so that no other package mistakes them for the originals. SciPy is hidden during the
+import, because it takes half of the time and a training step does not use it. Chainer's datasets, distributions and
+functions that use SciPy then report that it is missing."""
 
 import contextlib
 import importlib.metadata
@@ -24,28 +23,28 @@ _ABSENT = object()
 
 
 def _pkg_resources() -> types.ModuleType:
-    """The part of pkg_resources that chainer._environment_check asks for, answered by importlib.metadata."""
+    """Return a stand-in for pkg_resources with the parts that chainer._environment_check uses."""
     module = types.ModuleType("pkg_resources")
 
-    errors = ("DistributionNotFound", "VersionConflict", "ResolutionError")
-    made = {name: type(name, (Exception,), {}) for name in errors}
+    names = ("DistributionNotFound", "VersionConflict", "ResolutionError")
+    errors = {name: type(name, (Exception,), {}) for name in names}
 
     def require(requirement: str) -> None:
-        """Chainer asks whether one of several CuPy or iDeep wheels is installed, by name and version range. The name is
-        enough here: pyproject.toml holds the versions."""
+        """Raise DistributionNotFound unless a CuPy or iDeep wheel is installed; pyproject.toml ensures its version."""
         name = requirement.split("<")[0].split(">")[0].split("=")[0].split("!")[0].split("~")[0].strip()
         try:
             importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
-            raise made["DistributionNotFound"](name) from None
+            raise errors["DistributionNotFound"](name) from None
 
-    vars(module).update(require=require, **made)
+    vars(module).update(require=require, **errors)
     return module
 
 
 @contextlib.contextmanager
 def _stand_ins() -> Iterator[None]:
-    # Chainer asks its get_info for a BLAS only to warn when there is none.
+    """Install the stand-ins, and restore the previous state at the end."""
+    # Chainer calls get_info only to warn when there is no BLAS.
     package, module = types.ModuleType("numpy.distutils"), types.ModuleType("numpy.distutils.system_info")
     vars(module)["get_info"] = lambda name: {"libraries": [name]}
     vars(package)["system_info"] = module
@@ -55,25 +54,26 @@ def _stand_ins() -> Iterator[None]:
         (sys.modules, "numpy.distutils.system_info", module),
         (vars(np), "distutils", package),
     ]
-    # Of which CuPy's own import takes parts.
+    # CuPy's import uses SciPy itself.
     if "scipy" not in sys.modules and importlib.util.find_spec("cupy") is None:
         stand_ins.append((sys.modules, "scipy", None))
-    before = [place.get(name, _ABSENT) for place, name, _ in stand_ins]
-    for place, name, stand_in in stand_ins:
-        place[name] = stand_in
+    previous = [namespace.get(name, _ABSENT) for namespace, name, _ in stand_ins]
+    for namespace, name, stand_in in stand_ins:
+        namespace[name] = stand_in
     try:
         yield
     finally:
-        for (place, name, _), old in zip(stand_ins, before, strict=True):
+        for (namespace, name, _), old in zip(stand_ins, previous, strict=True):
             if old is _ABSENT:
-                place.pop(name, None)
+                namespace.pop(name, None)
             else:
-                place[name] = old
+                namespace[name] = old
 
 
 def _import_chainer() -> types.ModuleType:
+    """Import Chainer with the stand-ins installed."""
     if "sctypes" not in vars(np):
-        # functions.array.as_strided reads it at import and at run time, so this one stays.
+        # functions.array.as_strided reads it at import and at run time, so it is not removed afterwards.
         vars(np)["sctypes"] = {
             "int": [np.int8, np.int16, np.int32, np.int64],
             "uint": [np.uint8, np.uint16, np.uint32, np.uint64],
@@ -89,4 +89,4 @@ def _import_chainer() -> types.ModuleType:
 
 
 chainer: Any = _import_chainer()
-"""The package. Untyped, so that its classes may be subclassed without a word to the type checker."""
+"""The package, typed as Any so that the type checker accepts subclasses of its classes."""

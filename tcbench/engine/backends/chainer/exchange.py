@@ -1,8 +1,8 @@
-"""Gradients averaged over ranks, between backward and update: by ChainerMN's own communicator, parameter by parameter;
-or side by side in flat buffers, which the batched update reads.
+"""Averaging of gradients over ranks, between backward and update.
 
-Owns the order of calls, which is the same on every rank. The weights that ranks start with are equal by their seed, so
-that nothing is broadcast (ChainerMN's optimizer does that in its first step)."""
+Either ChainerMN's communicator averages each parameter, or gradients are packed into flat buffers, which the batched
+update reads. The order of calls is the same on every rank. Ranks start with the same weights because they have the same
+seed, so nothing is broadcast (ChainerMN's optimizer would do that in its first step)."""
 
 from __future__ import annotations
 
@@ -21,29 +21,31 @@ from tcbench.engine.backends.chainer.ops.node import OnGradient, dtype_of, half_
 from tcbench.engine.world import World
 
 BUCKET_BYTES = 25 << 20
-"""As in PyTorch's DistributedDataParallel."""
+"""The size of a bucket, as in PyTorch's DistributedDataParallel."""
 
 
 class Exchange:
-    """Averages gradients over ranks, as a step uses it. Every rank makes the same calls in the same order. `engine`:
-    what reduces them, with its version. `reduced_bytes`: the size of what one rank gives to the all-reduce in a step.
-    `overlaps`: it runs beside other phases, so that `allreduce` is the wait that is left of it."""
+    """The base class of exchanges, which average gradients over ranks. Every rank makes the same calls in order.
+
+    - `engine`: the library that reduces, with its version.
+    - `reduced_bytes`: the bytes that a rank contributes to the all-reduce in one step.
+    - `overlaps`: whether the all-reduce runs during other phases; then `allreduce` only waits for the rest."""
 
     engine: str
     reduced_bytes: int
     overlaps = False
 
     def allreduce(self) -> bool:
-        """After backward: the optimizer reads means over all ranks. False: there are none yet, so update nothing."""
+        """Finish averaging after backward. Returns False if there are no averaged gradients yet, so skip the update."""
         raise NotImplementedError
 
     def close(self) -> None:
-        """Give back what is held; may wait for what is under way."""
+        """Release resources. May wait for a pending all-reduce."""
 
 
 @dataclass(frozen=True)
 class Replica:
-    """One rank's model and optimizer, which an exchange stands between. `reducer` makes the engine of its device."""
+    """One rank's model and optimizer. `reducer` makes the device's all-reduce engine."""
 
     world: World
     model: Any
@@ -53,17 +55,20 @@ class Replica:
 
 @dataclass(frozen=True)
 class ExchangeSpec:
-    """The way in which gradients are averaged over ranks. `build` makes the exchange. `half`: 16 bits are sent and not
-    float32, bfloat16 where the model stores that."""
+    """A description of an exchange: `build` makes it, and `half` says whether gradients are sent in 16 bits.
+
+    The 16 bits are bfloat16 if the model stores that, else float16."""
 
     build: Callable[[ExchangeSpec, Replica], Exchange]
     half: bool = False
 
 
 class PerParameter(Exchange):
-    """ChainerMN's communicator, as its multi-node optimizer calls it: `naive` where arrays are the host's, which makes
-    one MPI call for each parameter, `pure_nccl` on a GPU. Both send float32, also of 16-bit gradients. It stays
-    open: its end waits for all ranks, of which some may be gone."""
+    """An exchange by ChainerMN's communicator, called as its multi-node optimizer does.
+
+    The communicator is `naive` for arrays on the host, with one MPI call per parameter, and `pure_nccl` on a GPU. Both
+    send float32 even for 16-bit gradients. The communicator is never closed: that would wait for all ranks, and some
+    may have died."""
 
     def __init__(self, spec: ExchangeSpec, replica: Replica) -> None:
         model, mpi = replica.model, replica.world.mpi
@@ -79,7 +84,7 @@ class PerParameter(Exchange):
 
 
 class _Packed(Exchange):
-    """An exchange of packed gradients by the device's own engine. `listener` is told of every gradient once made."""
+    """An exchange of packed gradients by the device's own engine. `listener` is called with every new gradient."""
 
     overlaps = True
 
@@ -97,8 +102,9 @@ class _Packed(Exchange):
 
 
 class Flat(_Packed):
-    """All gradients packed by one launch into one buffer, divided by the number of ranks on the way, and reduced by
-    the device's own engine. The batched update reads the buffer."""
+    """An exchange of all gradients in one buffer, which one launch packs and divides by the number of ranks.
+
+    The device's own engine reduces the buffer, and the batched update reads it."""
 
     overlaps = False
 
@@ -115,13 +121,14 @@ class Flat(_Packed):
 
 
 class DoubleBuffered(_Packed):
-    """As Flat, but into two buffers in turn: while one is reduced, the next step computes its gradients, and what is
-    applied are those of the step before. The first step applies nothing, as in ChainerMN's double buffering, which
-    only its `pure_nccl` has."""
+    """An exchange that alternates two flat buffers: one is reduced while the next step computes its gradients.
+
+    Each update therefore applies the gradients of the previous step, and the first step updates nothing. ChainerMN
+    offers the same, but only with `pure_nccl`."""
 
     def __init__(self, spec: ExchangeSpec, replica: Replica) -> None:
         parameters = tuple(replica.model.params())
-        self._next, self._under_way = (
+        self._next, self._pending = (
             _Bucket(parameters, *_dtypes(spec, parameters), replica.world.size) for _ in range(2)
         )
         self._optimizer = replica.optimizer
@@ -129,25 +136,27 @@ class DoubleBuffered(_Packed):
         super().__init__(replica, [self._next], lambda *_: self._reducer.advance())
 
     def allreduce(self) -> bool:
-        before, ready = self._wait, self._under_way
-        if before is not None:
-            before()
+        wait, ready = self._wait, self._pending
+        if wait is not None:
+            wait()
             self._optimizer.read(ready.views)
         self._next.pack()
         self._wait = self._reducer.begin(self._next.buffer)
-        self._next, self._under_way = ready, self._next
-        return before is not None
+        self._next, self._pending = ready, self._next
+        return wait is not None
 
 
 class Overlapped(_Packed):
-    """Buckets of gradients, each packed and reduced as soon as backward has made them, from the last layer on; what is
-    left to do after backward is to wait. The order of buckets is fixed, and so is the same on all ranks."""
+    """An exchange in buckets, each packed and reduced as soon as backward has computed all of its gradients.
+
+    Backward starts with the last layer, and so do the buckets. After backward only waiting is left. The order of
+    buckets is fixed, and therefore the same on all ranks."""
 
     def __init__(self, spec: ExchangeSpec, replica: Replica) -> None:
         parameters = tuple(replica.model.params())
         dtypes = _dtypes(spec, parameters)
-        values = BUCKET_BYTES // work.ITEM_BYTES[dtypes[0]]
-        self._buckets = [_Bucket(group, *dtypes, replica.world.size) for group in _cut(parameters[::-1], values)]
+        min_size = BUCKET_BYTES // work.ITEM_BYTES[dtypes[0]]
+        self._buckets = [_Bucket(group, *dtypes, replica.world.size) for group in _groups(parameters[::-1], min_size)]
         places = {
             id(parameter): (bucket, index)
             for bucket in self._buckets
@@ -157,9 +166,10 @@ class Overlapped(_Packed):
         replica.optimizer.read(tuple(bucket.views[index] for bucket, index in in_order))
         self._places = {id(parameter.node): place for parameter, place in zip(parameters, in_order, strict=True)}
         self._waits: list[Callable[[], None]] = []
-        super().__init__(replica, self._buckets, self._arrive)
+        super().__init__(replica, self._buckets, self._add)
 
-    def _arrive(self, node: Any, gradient: Array) -> None:
+    def _add(self, node: Any, gradient: Array) -> None:
+        """Add a new gradient to its bucket, and start the all-reduce of each bucket that is complete, in order."""
         self._reducer.advance()
         place = self._places.get(id(node))
         if place is None:
@@ -172,6 +182,7 @@ class Overlapped(_Packed):
             self._begin()
 
     def _begin(self) -> None:
+        """Start the all-reduce of the next bucket."""
         bucket = self._buckets[len(self._waits)]
         bucket.pack()
         self._waits.append(self._reducer.begin(bucket.buffer))
@@ -186,14 +197,14 @@ class Overlapped(_Packed):
 
 
 class _Bucket:
-    """Parameters whose gradients lie side by side in a buffer, in one dtype; `views` are their places in it."""
+    """A group of parameters whose gradients are packed into one buffer of one dtype; `views` are their parts of it."""
 
     def __init__(self, parameters: Sequence[Any], dtype: work.DType, half: work.Half, ranks: int) -> None:
         self._accelerator = accelerator = current()
         self.parameters = parameters
         halves = tuple(half_of(parameter.array) is not None for parameter in parameters)
         described = work.Parameters(tuple(parameter.size for parameter in parameters), halves, half)
-        # What lies between parameters is summed with them, and stays 0.
+        # The padding between parameters is summed too, and stays 0.
         self.buffer = accelerator.zeros((described.total,), dtype)
         self.views = tuple(
             self.buffer[place : place + size] for place, size in zip(described.places, described.sizes, strict=True)
@@ -206,7 +217,7 @@ class _Bucket:
         self._table = accelerator.upload(self._rows)
 
     def pack(self) -> None:
-        """Fill the buffer from `gradients`, or from where the parameters have them, divided by the number of ranks."""
+        """Fill the buffer with gradients divided by the number of ranks: those in `gradients`, else the parameters'."""
         accelerator = self._accelerator
         for row, (index, parameter) in zip(self._rows, enumerate(self.parameters), strict=True):
             row[0] = accelerator.address(self.gradients.get(index, parameter.grad))
@@ -216,28 +227,28 @@ class _Bucket:
 
 
 def _dtypes(spec: ExchangeSpec, parameters: Sequence[Any]) -> tuple[work.DType, work.Half]:
-    """The dtype that is sent, and the one of the model's parameters that have 16 bits."""
+    """Return the dtype that gradients are sent in, and the 16-bit dtype of the model's parameters."""
     halves = (half_of(parameter.array) for parameter in parameters)
     half: work.Half = next(filter(None, halves), "float16")
     return half if spec.half else "float32", half
 
 
-def _cut(parameters: Sequence[Any], values: int) -> list[list[Any]]:
-    """Parameters in order, in groups of at least so many values, but for the last."""
+def _groups(parameters: Sequence[Any], min_size: int) -> list[list[Any]]:
+    """Split the parameters in order into groups of at least `min_size` values; the last group may be smaller."""
     groups: list[list[Any]] = [[]]
     for parameter in parameters:
-        if sum(other.size for other in groups[-1]) >= values:
+        if sum(other.size for other in groups[-1]) >= min_size:
             groups.append([])
         groups[-1].append(parameter)
     return groups
 
 
 _Average = Callable[[Any], None]
-"""ChainerMN's averaging of a model's gradients."""
+"""A function of ChainerMN that averages a model's gradients over ranks."""
 
 
 def _naive(mpi: Any) -> tuple[_Average, str]:
-    """And the engine's name, here and in `_pure_nccl`."""
+    """Return the averaging function of ChainerMN's `naive` communicator, and the engine's name."""
     from chainermn import create_communicator
     from mpi4py import MPI
 
@@ -246,10 +257,13 @@ def _naive(mpi: Any) -> tuple[_Average, str]:
 
 
 def _pure_nccl(mpi: Any) -> tuple[_Average, str]:
-    """ChainerMN 7.8.1 on CuPy 14: its two kernels that copy all gradients at once name `half`, which CuPy's headers no
-    longer bring in by themselves. Its other way, parameter by parameter, fails where dtypes are mixed: `unpack_params`
-    asks for an array with `copy=False`, which now refuses to convert. Its public call works on the legacy stream, for
-    which our stream does not wait; the one below takes a stream."""
+    """Return the averaging function of ChainerMN's `pure_nccl` communicator, and the engine's name.
+
+    ChainerMN 7.8.1 needs some care with CuPy 14:
+
+    - Its two kernels that copy all gradients at once use `half`, which CuPy's headers no longer define by default.
+    - Its copies of single parameters fail for mixed dtypes, because `array(copy=False)` no longer converts.
+    - Its public call runs on the legacy stream, for which our stream does not wait. The private one takes a stream."""
     import cupy
     from chainermn import create_communicator, nccl
 
@@ -262,28 +276,29 @@ def _pure_nccl(mpi: Any) -> tuple[_Average, str]:
 
 @functools.cache
 def _give_half_to_chainermn() -> None:
+    """Replace ChainerMN's two kernels by ones that include the definition of `half`."""
     import cupy
     from chainermn.communicators import _memory_utility as kernels
 
     for name in ("_cupy_batched_pack_params", "_cupy_batched_unpack_params"):
-        made = getattr(kernels, name)()
-        kernel = cupy.RawKernel(WITH_HALF + made.code, made.name)
+        original = getattr(kernels, name)()
+        kernel = cupy.RawKernel(WITH_HALF + original.code, original.name)
         setattr(kernels, name, lambda kernel=kernel: kernel)
 
 
 WITH_HALF = "#include <cupy/float16.cuh>\n"
-"""Begins ChainerMN's kernels, so that CuPy 14 compiles them."""
+"""The include that CuPy 14 needs to compile ChainerMN's kernels."""
 
 
 class _Widened:
-    """A model whose bfloat16 gradients, which ChainerMN does not know, are seen in float32."""
+    """A view of a model that presents bfloat16 gradients to ChainerMN in float32, because it does not know bfloat16."""
 
     def __init__(self, model: Any) -> None:
         self._model = model
-        self._pairs: list[tuple[Any, SimpleNamespace]] = []  # parameters, and how ChainerMN reads each
+        self._pairs: list[tuple[Any, SimpleNamespace]] = []  # each parameter, and its float32 view for ChainerMN
 
     def namedparams(self) -> Iterator[tuple[str, Any]]:
-        """ChainerMN's question, once a step."""
+        """Yield each parameter's name and float32 view; ChainerMN calls this once per step."""
         accelerator = current()
         self._pairs = []
         for name, parameter in self._model.namedparams():
@@ -296,6 +311,6 @@ class _Widened:
             yield name, self._pairs[-1][1]
 
     def narrow(self) -> None:
-        """Write the means back into the parameters' own gradients."""
+        """Write the averages back into the parameters' own bfloat16 gradients."""
         for parameter, wide in self._pairs:
             current().launch(work.ToHalf.interned(parameter.size, "bfloat16"), wide.grad, parameter.grad)

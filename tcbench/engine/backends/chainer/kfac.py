@@ -1,12 +1,13 @@
-"""K-FAC: gradients of convolutions and of the classifier, divided by the curvature of the loss in their layer.
+"""K-FAC: gradients of convolutions and classifiers, divided by the curvature of the loss in their layer.
 
-A layer's Fisher information is taken for a Kronecker product of two matrices (`tcbench.engine.work.kfac`), the second
-moments of its inputs and of its output's gradients over the batch that trains (the empirical Fisher information). SGD
-with momentum then applies G^-1 gw A^-1 as it would apply gw. What batch normalisation learns stays SGD's: it is 0.2% of
-ResNet-50's parameters, and its curvature asks for each image's own gradient of it, which no pass makes.
+A layer's Fisher information is approximated by a Kronecker product of two matrices (`tcbench.engine.work.kfac`): the
+second moments A of its inputs and G of its output gradients over the training batch (the empirical Fisher information).
+SGD with momentum then applies G^-1 gw A^-1 instead of gw. Parameters of batch normalisation are left to plain SGD: they
+are 0.2% of ResNet-50's, and their curvature would need the gradient of each image, which no pass computes.
 
-Over ranks, as in K. Osawa et al., 2019, section 4: every rank has the factors of its own batch, which are averaged;
-each layer has one rank that inverts its factors and divides its gradient; then all get the results."""
+On many ranks (K. Osawa et al., 2019, section 4) every rank computes the factors of its own batch, and these are
+averaged. Each layer belongs to one rank, which inverts its factors and divides its gradient. Then all ranks get the
+results."""
 
 import contextlib
 import math
@@ -29,8 +30,10 @@ from tcbench.engine.backends.chainer.ops.node import ForwardNode, dtype_of, on_f
 
 @dataclass(frozen=True)
 class KfacLayer:
-    """A convolution or a classifier: its filter's gradient is a matrix (k, d), with that of its bias as last column if
-    it has one. `weight` and `bias` are their places among the model's parameters."""
+    """A convolution or a classifier that K-FAC handles.
+
+    Its filter's gradient is a matrix (k, d); if there is a bias, its gradient is the last column. `weight` and `bias`
+    are indices into the model's parameters."""
 
     name: str
     weight: int
@@ -40,16 +43,15 @@ class KfacLayer:
 
     @property
     def cost(self) -> int:
-        """Arithmetic of its inverses, relative."""
+        """The relative cost of inverting its factors."""
         return self.k**3 + self.d**3
 
 
 class Kfac:
-    """Divides gradients, once they are those of all ranks, by the curvature. `phases`: its part of a step, in order,
-    between the gradients and the update. `period`: the steps after which that repeats."""
+    """A preconditioner that divides the averaged gradients by the curvature, between backward and update."""
 
     def __init__(self, settings: KfacSettings, replica: Replica) -> None:
-        """Raises ValueError for a model of 16 bits."""
+        """Allocate the factors and listen for filter gradients. Raises ValueError for a 16-bit model."""
         self._accelerator = accelerator = current()
         self._settings, self._world, self._optimizer = settings, replica.world, replica.optimizer
         parameters = tuple(replica.model.params())
@@ -59,7 +61,7 @@ class Kfac:
             raise ValueError(f"K-FAC: expected float32 or float64, got {dtype}")
         self._by_node = {id(parameters[layer.weight].node): layer for layer in self.layers}
         self._used: defaultdict[KfacLayer, list[tuple[ForwardNode, Array]]] = defaultdict(list)
-        owners = share(self.layers, replica.world.size)
+        owners = assign_ranks(self.layers, replica.world.size)
         self._owned = tuple(layer for layer in self.layers if owners[layer] == replica.world.rank)
 
         self._moments, self._factors = _side_by_side(self.layers, dtype)
@@ -75,44 +77,48 @@ class Kfac:
 
     @property
     def phases(self) -> tuple[Callable[[], None], ...]:
+        """The phases that K-FAC adds to a step, in order."""
         return self.factors, self.inverse, self.precondition
 
     @property
     def period(self) -> int:
+        """The number of steps after which the work repeats."""
         return self._settings.interval
 
     @property
     def _is_due(self) -> bool:
+        """Whether this step computes new factors and inverses."""
         return self._step % self._settings.interval == 0
 
     def _keep(self, node: ForwardNode, gy: Array) -> None:
-        """A layer's input and the gradient of its output, until `factors`."""
+        """Keep a layer's node and the gradient of its output until `factors`."""
         layer = self._by_node.get(id(node.inputs[1])) if self._is_due else None
         if layer is not None:
             self._used[layer].append((node, gy))
 
     def factors(self) -> None:
-        """Average the second moments of this batch into the factors, on a step that is due."""
+        """Add the second moments of this batch to the moving averages, on every `interval`-th step."""
+        momentum = 0.0 if self._step == 0 else self._settings.decay
         for layer, uses in self._used.items():
-            share_of = 1 / (len(uses) * self._world.size)
+            share = 1 / (len(uses) * self._world.size)
             for number, (node, gy) in enumerate(uses):
-                kept = 0.0 if self._step == 0 else self._settings.decay
-                # A sum over ranks of what each kept makes one whole again.
-                decay = 1.0 if number else kept / self._world.size
-                self._add(layer, node, gy, (1 - kept) * share_of, decay)
+                # Each rank scales its copy by momentum / ranks, so that their sum is scaled by momentum.
+                decay = 1.0 if number else momentum / self._world.size
+                self._add(layer, node, gy, (1 - momentum) * share, decay)
         if self._used and self._reducer is not None:
             self._reducer.reduce(self._moments)
         self._used.clear()
 
-    def _add(self, layer: KfacLayer, node: Any, gy: Array, share_of: float, decay: float) -> None:
+    def _add(self, layer: KfacLayer, node: Any, gy: Array, weight: float, decay: float) -> None:
+        """Update a layer's factors: factor = decay * factor + weight * second moments of this use of the layer."""
         conv = node.works.fprop.conv
         a, g = self._factors[layer]
-        # The loss is a mean over the batch, times the loss scale; the Fisher information is of an image's own gradient.
-        of_image = conv.n / self._optimizer.spec.loss_scale
-        of_a = share_of / conv.n
-        of_g = share_of * of_image**2 / (conv.n * conv.p * conv.q)
-        for x, size, factor, scale in ((self._inputs(layer, node), layer.d, a, of_a), (gy, layer.k, g, of_g)):
-            # The gradient of maps in NCHW has yet to become a matrix, a row for each channel.
+        # Converts the gradient of the scaled mean loss into that of an image's own loss, which the Fisher matrix needs.
+        image_scale = conv.n / self._optimizer.spec.loss_scale
+        a_scale = weight / conv.n
+        g_scale = weight * image_scale**2 / (conv.n * conv.p * conv.q)
+        for x, size, factor, scale in ((self._inputs(layer, node), layer.d, a, a_scale), (gy, layer.k, g, g_scale)):
+            # In NCHW the gradient still has to become a matrix with a row for each channel.
             samples = self._lowered(work.channel_transpose(conv), x) if x is gy and conv.layout == "NCHW" else x
             moment = work.KroneckerFactor.interned(
                 size, samples.size // size, conv.layout, dtype_of(samples), scale, decay
@@ -120,7 +126,7 @@ class Kfac:
             self._accelerator.launch(moment, samples, factor)
 
     def _inputs(self, layer: KfacLayer, node: Any) -> Array:
-        """The values that the filter meets at each pixel of the output, and a 1 for the bias."""
+        """Return the inputs that the filter is applied to at each output pixel, plus a column of ones for a bias."""
         conv, x = node.works.fprop.conv, node.x
         if layer.bias is not None:
             if conv.n not in self._ones:
@@ -131,13 +137,13 @@ class Kfac:
         return self._lowered(conv, x)
 
     def _lowered(self, conv: work.Conv2d, x: Array) -> Array:
-        """A convolution's columns of x."""
+        """Return the im2col matrix of x for a convolution."""
         columns = self._accelerator.empty(work.product(conv).x_shape, x.dtype)
         self._accelerator.launch(work.Im2col.interned(conv), x, columns)
         return columns
 
     def _joined(self, x: Array, column: Array) -> Array:
-        """A matrix (n, c) with one more column."""
+        """Return the matrix x (n, c) with one more column."""
         accelerator, dtype, (n, c) = self._accelerator, dtype_of(x), x.shape
         joined = accelerator.empty((n, c + 1), x.dtype)
         accelerator.launch(work.PutColumns.interned(n, c, c + 1, 0, dtype), x, joined)
@@ -145,7 +151,7 @@ class Kfac:
         return joined
 
     def inverse(self) -> None:
-        """Invert the damped factors of this rank's layers, on a step that is due."""
+        """Invert the damped factors of this rank's layers, on every `interval`-th step."""
         if not self._is_due:
             return
         launch, dtype = self._accelerator.launch, self._dtype
@@ -157,7 +163,7 @@ class Kfac:
                 launch(work.CholeskyInverse.interned(size, dtype), inverse, self._info[place : place + 1])
 
     def precondition(self) -> None:
-        """Divide the gradients of all layers by their curvature, in place: this rank its own, then all by all."""
+        """Divide the gradients of this rank's layers by their curvature in place, then exchange them between ranks."""
         gradients = self._optimizer.gradients()
         for layer in self._owned:
             self._divide(layer, gradients)
@@ -166,6 +172,7 @@ class Kfac:
         self._step += 1
 
     def _divide(self, layer: KfacLayer, gradients: tuple[Array, ...]) -> None:
+        """Replace a layer's gradient gw by G^-1 gw A^-1."""
         accelerator, dtype, (k, d) = self._accelerator, self._dtype, (layer.k, layer.d)
         gradient = gradients[layer.weight]
         gw, result, empty = gradient, gradient, accelerator.empty
@@ -180,7 +187,7 @@ class Kfac:
             accelerator.launch(work.TakeColumns.interned(k, 1, d, d - 1, dtype), result, gradients[layer.bias])
 
     def _gather(self, gradients: tuple[Array, ...]) -> None:
-        """Every layer's gradient from the rank that has it: a sum to which the others add 0."""
+        """Send every layer's gradient from its owner to all ranks, as a sum to which the other ranks add 0."""
         assert self._reducer is not None
         accelerator = self._accelerator
         parts = [
@@ -199,7 +206,7 @@ class Kfac:
             accelerator.copy(view, gradients[place])
 
     def check(self) -> None:
-        """Raises TrainingError where a factor could not be inverted. Waits for the device."""
+        """Raise TrainingError if a factor could not be inverted. Waits for the device."""
         info = self._accelerator.download(self._info)
         if info.any():
             layer = self._owned[int(np.flatnonzero(info)[0]) // 2]
@@ -212,17 +219,17 @@ class Kfac:
         self._exit.close()
 
 
-def share(layers: tuple[KfacLayer, ...], ranks: int) -> dict[KfacLayer, int]:
-    """The rank that inverts each layer's factors: the costliest first, each to the rank that has least."""
+def assign_ranks(layers: tuple[KfacLayer, ...], ranks: int) -> dict[KfacLayer, int]:
+    """Return the rank that inverts each layer's factors: the costliest layer first, each to the least loaded rank."""
     costs, owners = [0] * ranks, {}
-    for layer in sorted(layers, key=lambda one: -one.cost):
+    for layer in sorted(layers, key=lambda layer: -layer.cost):
         owners[layer] = rank = costs.index(min(costs))
         costs[rank] += layer.cost
     return owners
 
 
 def _layers(model: Any, parameters: tuple[Any, ...]) -> tuple[KfacLayer, ...]:
-    """The links that have a filter `w`; of a matrix, the bias `b` belongs to it."""
+    """Return the layers with a filter `w`; a filter that is a matrix also has a bias `b`."""
     places = {id(parameter): place for place, parameter in enumerate(parameters)}
     layers = []
     for path, link in model.namedlinks():
@@ -236,21 +243,21 @@ def _layers(model: Any, parameters: tuple[Any, ...]) -> tuple[KfacLayer, ...]:
 
 
 def _product(x_shape: tuple[int, ...], w_shape: tuple[int, ...], dtype: work.DType) -> ConvWorks:
-    """Matrix products as convolutions of 1x1, in strict float32: an inverse is no better than its digits."""
+    """Return the work of a matrix product as a 1x1 convolution, in strict float32 because inverses need precision."""
     return works_of(x_shape, w_shape, 1, 0, "NHWC", dtype, "strict")
 
 
 def _side_by_side(
     layers: tuple[KfacLayer, ...], dtype: work.DType
 ) -> tuple[Array, dict[KfacLayer, tuple[Array, Array]]]:
-    """One array, zero, and in it two matrices of each layer: (d, d) and (k, k)."""
+    """Return an array of zeros, and views of it: two matrices (d, d) and (k, k) for each layer."""
     flat = current().zeros((sum(work.aligned(size**2) for layer in layers for size in (layer.d, layer.k)),), dtype)
     views = _views(flat, [(size, size) for layer in layers for size in (layer.d, layer.k)])
     return flat, {layer: (next(views), next(views)) for layer in layers}
 
 
 def _views(flat: Array, shapes: Sequence[tuple[int, ...]]) -> Iterator[Array]:
-    """Arrays of these shapes within one, each at an aligned place."""
+    """Yield views of these shapes into a flat array, each at an aligned offset."""
     begin = 0
     for shape in shapes:
         size = math.prod(shape)

@@ -1,9 +1,9 @@
-"""Tells a listener of each layer as it runs, forward and backward: what a profiled pass sees inside a phase.
+"""Hooks that report each layer to a listener as it runs, forward and backward, for profiles.
 
-Chainer calls hooks around every link and every function. A layer is a function of the model or of the loss; it is named
-after the link that called it and what it does: "stem/conv", "block3.c/bn", "head/fc", "max pool", "loss". Backward, a
-layer is its function's whole gradient, under the same name. A recorded graph (static_graph) calls no hooks inside: it
-was told of its layers when it was recorded, and tells of them itself."""
+Chainer calls hooks around every link and every function. A layer is a function of the model or of the loss, named after
+the link that called it and its kind: "stem/conv", "block3.c/bn", "head/fc", "max pool", "loss". Backward, a layer is
+the whole gradient of its function, under the same name. Inside a recorded graph (static_graph) Chainer calls no hooks:
+the graph noted its layers when it was recorded, and reports them itself."""
 
 from typing import Any
 
@@ -32,13 +32,13 @@ _SHORT = {
 
 
 class LayeredNode(Node):
-    """A function that is many layers, and tells `layers` of them itself."""
+    """A function that contains many layers, and reports them to `layers` itself."""
 
     layers: Layers | None = None
 
 
 class LayerHooks:
-    """While it is held, as often as one likes, `layers` is told of every layer of `model`."""
+    """A context in which every layer of `model` is reported to `layers`. It may be entered repeatedly."""
 
     def __init__(self, model: Any, layers: Layers) -> None:
         self._links = _Links({id(link): link_name(path) for path, link in model.namedlinks()})
@@ -54,12 +54,12 @@ class LayerHooks:
 
 
 def link_name(path: str) -> str:
-    """A link's path as people call it: "/block3/c" is "block3.c"; the model itself has no name."""
+    """Return the display name of a link's path: "/block3/c" becomes "block3.c", and the model itself ""."""
     return path.strip("/").replace("/", ".")
 
 
 class _Links(chainer.LinkHook):
-    """Knows which link runs."""
+    """A hook that keeps track of the link that is running."""
 
     name = "tcbench.links"
 
@@ -70,6 +70,7 @@ class _Links(chainer.LinkHook):
 
     @property
     def current(self) -> str:
+        """The name of the running link, or ""."""
         return self._running[-1] if self._running else ""
 
     def forward_preprocess(self, args: Any) -> None:
@@ -80,7 +81,7 @@ class _Links(chainer.LinkHook):
 
 
 class _Functions(chainer.FunctionHook):
-    """Tells of functions. What runs inside another, as a gradient's own functions do, is part of that one."""
+    """A hook that reports functions. A function that runs inside another one counts as part of it."""
 
     name = "tcbench.layers"
 
@@ -89,7 +90,7 @@ class _Functions(chainer.FunctionHook):
         self._links = links
         self._layers = layers
         self._depth = 0
-        # By identity: a function of this pass lives until its gradient is done.
+        # By id, which stays valid because a function lives until its gradient has been computed.
         self._names: dict[int, str] = {}
 
     def forward_preprocess(self, function: Any, in_data: Any) -> None:
@@ -120,10 +121,11 @@ class _Functions(chainer.FunctionHook):
 
 
 def _name(link: str, function: Any, n_inputs: int) -> str:
+    """Return the layer's name, such as "block3.c/bn+relu"."""
     kind = getattr(function, "kind", type(function).__name__)
-    what = _SHORT.get(kind, kind)
-    if what == "bn":
-        what += "+add" * (n_inputs > 3) + "+relu" * bool(getattr(function, "relu", False))
-    elif what == "bias":
-        what += "+relu" * function.relu
-    return f"{link}/{what}" if link not in ("", what) else what
+    name = _SHORT.get(kind, kind)
+    if name == "bn":
+        name += "+add" * (n_inputs > 3) + "+relu" * bool(getattr(function, "relu", False))
+    elif name == "bias":
+        name += "+relu" * function.relu
+    return f"{link}/{name}" if link not in ("", name) else name

@@ -1,4 +1,4 @@
-"""Networks for Chainer: one class, built from stages and parts. Everything that a rung may change is a part."""
+"""Networks for Chainer, built from stages and from the parts that rungs may change."""
 
 import functools
 from collections.abc import Callable, Iterable
@@ -14,7 +14,7 @@ from tcbench.engine.models import geometry
 
 
 class Container(chainer.Chain):
-    """Links by their names, run by a flow."""
+    """A chain that holds links by name and runs them by a flow."""
 
     def __init__(self, flow: tree.Flow) -> None:
         super().__init__()
@@ -29,7 +29,7 @@ class Container(chainer.Chain):
 
 
 class Operation(chainer.Link):
-    """A stage without parameters."""
+    """A link for a stage without parameters."""
 
     def __init__(self, operate: Callable[[Any], Any]) -> None:
         super().__init__()
@@ -37,7 +37,7 @@ class Operation(chainer.Link):
 
 
 class DropoutLink(chainer.Link):
-    """`counter`: see `ops.dropout`."""
+    """A dropout stage; see `ops.dropout` for `counter`."""
 
     def __init__(self, parts: Parts, ratio: float, rng: np.random.RandomState) -> None:
         super().__init__()
@@ -50,6 +50,7 @@ class DropoutLink(chainer.Link):
 
 
 def _tree(parts: Parts, rng: np.random.RandomState) -> tree.NetworkBuilder:
+    """Return the builder of Chainer networks from these parts, with weights drawn from `rng`."""
     layout = parts.spec.layout
 
     def operation(operate: Callable[..., Any], **settings: Any) -> Operation:
@@ -80,7 +81,7 @@ def _tree(parts: Parts, rng: np.random.RandomState) -> tree.NetworkBuilder:
 
 
 class Network(Container):
-    """Images in the spec's layout and dtype -> logits (N, n_classes)."""
+    """A network from images in the spec's layout and dtype to logits (N, n_classes)."""
 
     def __init__(self, parts: Parts, stages: Iterable[geometry.Named], rng: np.random.RandomState) -> None:
         stages = tuple(stages)
@@ -92,13 +93,13 @@ class Network(Container):
         _tree(parts, rng).fill(self, stages)
 
     def loss(self, x: Any, t: Any) -> Any:
-        """The mean softmax cross entropy with labels t (N,), and those of auxiliary classifiers by their weights."""
-        logits, *others = self._body(self, x)
+        """Return the mean softmax cross entropy with labels t (N,), plus weighted losses of auxiliary classifiers."""
+        logits, *auxiliary = self._body(self, x)
         total = ops.softmax_cross_entropy(logits, t)
-        for other, weight in zip(others, self.auxiliary.values(), strict=chainer.config.train):
+        for other, weight in zip(auxiliary, self.auxiliary.values(), strict=chainer.config.train):
             total = ops.add(total, ops.softmax_cross_entropy(other, t, weight))
         return total
 
     def body(self, x: Any) -> tuple[Any, ...]:
-        """Logits, and in training those of auxiliary classifiers."""
+        """Return the logits, followed in training by those of auxiliary classifiers."""
         return tree.all_logits(self, self.names, self.auxiliary, x, chainer.config.train)

@@ -1,7 +1,7 @@
-"""SGD with momentum: parameter by parameter, as Chainer does it, or all in one launch.
+"""SGD with momentum, for each parameter separately as in Chainer, or for all in one launch.
 
-The loss scale and the count of overflows live on the device (`state`, see work.STATE_SIZE), so that nothing here waits
-for it: the loss's gradient starts from the scale in that array, and the update divides by the same number."""
+The loss scale and the count of overflows are on the device (`state`, see work.STATE_SIZE), so the host never waits for
+them. Backward starts from the scale in that array, and the update divides by the same number."""
 
 from __future__ import annotations
 
@@ -21,13 +21,14 @@ from tcbench.engine.backends.chainer.ops.node import dtype_of, half_of
 
 @dataclass(frozen=True)
 class OptimizerSpec:
-    """SGD with momentum and weight decay: v = momentum v - learning_rate (g / loss_scale + weight_decay w); w = w + v.
+    """A description of SGD: v = momentum v - learning_rate (g / loss_scale + weight_decay w); w = w + v.
 
-    `master_weights` keeps and updates a float32 copy of each float16 parameter. `dynamic_scale`: `loss_scale` is where
-    the scale begins; a step whose gradients are not all finite is skipped and halves it, `growth_interval` good steps
-    in a row double it (P. Micikevicius et al., "Mixed Precision Training", 2018, section 3.2). `build` makes the
-    optimizer for a model; `precondition` makes what changes the gradients before it applies them, None: nothing does.
-    """
+    - `build`: makes the optimizer for a model.
+    - `master_weights`: whether a float32 copy of each 16-bit parameter is kept and updated.
+    - `dynamic_scale`: whether the loss scale adapts, starting from `loss_scale`. A step whose gradients are not all
+      finite is skipped and halves the scale; `growth_interval` good steps in a row double it (P. Micikevicius et al.,
+      "Mixed Precision Training", 2018, section 3.2).
+    - `precondition`: makes a preconditioner of the gradients, or None."""
 
     learning_rate: float
     momentum: float
@@ -41,7 +42,7 @@ class OptimizerSpec:
 
 
 class Optimizer:
-    """An optimizer as a step uses it, with the loss scale's state."""
+    """The base class of optimizers; it holds the state of the loss scale."""
 
     def __init__(self, spec: OptimizerSpec, model: Any) -> None:
         self.spec = spec
@@ -51,15 +52,15 @@ class Optimizer:
         self._seed = self.state[work.SCALE : work.SCALE + 1].reshape(())
 
     def backward(self, loss: Any) -> None:
-        """Gradients of `loss` times the scale."""
+        """Compute the gradients of `loss` times the loss scale."""
         seed = self._seed
-        if seed.dtype != loss.dtype:  # float64, on the processor
+        if seed.dtype != loss.dtype:  # float64, on the CPU
             seed = seed.astype(loss.dtype)
         loss.grad = seed
         loss.backward()
 
     def check(self) -> None:
-        """Raises TrainingError where a static loss scale has made gradients overflow. Waits for the device."""
+        """Raise TrainingError if gradients overflowed with a constant loss scale. Waits for the device."""
         state = self.accelerator.download(self.state)
         if not self.spec.dynamic_scale and state[work.OVERFLOWS] > 0:
             scale = self.spec.loss_scale
@@ -67,8 +68,10 @@ class Optimizer:
             raise TrainingError(f"gradients overflowed at a loss scale of {scale:g}: {cure}")
 
     def set_learning_rate(self, learning_rate: float) -> None:
-        """From the next update on. Velocities, which hold the old rate as a factor, are corrected (P. Goyal et al.,
-        "Accurate, Large Minibatch SGD", 2017, section 3: momentum correction)."""
+        """Change the learning rate from the next update on.
+
+        Velocities contain the old rate as a factor, and are rescaled (P. Goyal et al., "Accurate, Large Minibatch SGD",
+        2017, section 3: momentum correction)."""
         if learning_rate == self.spec.learning_rate:
             return
         factor = np.float32(learning_rate / self.spec.learning_rate)
@@ -76,26 +79,27 @@ class Optimizer:
         self._set_rate(factor)
 
     def _set_rate(self, factor: Any) -> None:
-        """Take the rate from `spec`, and multiply velocities by `factor`."""
+        """Apply the learning rate in `spec`, and multiply velocities by `factor`."""
         raise NotImplementedError
 
     def gradients(self) -> tuple[Array, ...]:
-        """The arrays that the next update reads, in the order of the model's parameters."""
+        """Return the gradients that the next update reads, in the order of the model's parameters."""
         return tuple(parameter.grad for parameter in self._parameters)
 
     def update(self) -> None:
-        """One update of every parameter from its gradient."""
+        """Update every parameter from its gradient."""
         raise NotImplementedError
 
     def masters(self) -> dict[int, Array]:
-        """The array that each parameter trains in, by the parameter's id."""
+        """Return the array that is updated for each parameter (its float32 copy if there is one), by parameter id."""
         raise NotImplementedError
 
 
 class PerParameterSGD(Optimizer):
-    """A few launches per parameter, as many as Chainer's MomentumSGD with the WeightDecay hook: decay and momentum
-    for float32; for 16 bits also unscaling, and the casts there and back. Without master weights the float32 copy is
-    made anew from the stored 16-bit weights at every update, so that what they round away is lost."""
+    """An optimizer with as many launches per parameter as Chainer's MomentumSGD with the WeightDecay hook.
+
+    Float32 takes two launches, for decay and momentum; 16 bits also take unscaling and casts in both directions.
+    Without master weights every update starts from the stored 16-bit weights, so that rounding errors accumulate."""
 
     def __init__(self, spec: OptimizerSpec, model: Any) -> None:
         super().__init__(spec, model)
@@ -111,7 +115,7 @@ class PerParameterSGD(Optimizer):
             self._update(parameter, velocity, weights)
 
     def _update(self, parameter: Any, velocity: Array, weights: Array) -> None:
-        """By itself, so that one parameter's arrays are given back before the next one's are made."""
+        """Update one parameter. Temporary arrays are freed on return, before the next parameter's are allocated."""
         spec, launch, empty = self.spec, self.accelerator.launch, self.accelerator.empty
         gradient, size, half = parameter.grad, parameter.size, half_of(parameter.array)
         if half and not spec.master_weights:
@@ -137,21 +141,20 @@ class PerParameterSGD(Optimizer):
             velocity *= factor
 
     def masters(self) -> dict[int, Array]:
-        kept = self._weights if self.spec.master_weights else [p.array for p in self._parameters]
-        return {id(p): weights for p, weights in zip(self._parameters, kept, strict=True)}
+        masters = self._weights if self.spec.master_weights else [p.array for p in self._parameters]
+        return {id(p): weights for p, weights in zip(self._parameters, masters, strict=True)}
 
 
 class BatchedSGD(Optimizer):
-    """One launch for all parameters, through a table of addresses; with a dynamic loss scale three.
+    """An optimizer that updates all parameters in one launch through a table of addresses.
 
-    Takes over the model's parameters: float32 ones become views into the flat master weights, 16-bit ones into a flat
-    array of their own. Gradients stay where backward left them (or an exchange, see `read`), and the table of their
-    addresses is sent at every update: CuPy's pool gives the same step other addresses the next time (of blocks of one
-    size it takes the one whose Python object lies lowest). A captured graph holds the copy, with the addresses that it
-    was captured with."""
+    A dynamic loss scale takes two more launches. Float32 parameters become views into the flat master weights, and
+    16-bit ones views into another flat array. Gradients stay where backward (or an exchange, see `read`) wrote them.
+    Their addresses are sent at every update, because CuPy's memory pool returns other addresses at every step. A
+    captured graph contains that copy, with the addresses at the time of the capture."""
 
     def __init__(self, spec: OptimizerSpec, model: Any) -> None:
-        """Raises ValueError for parameters in float64: master weights are float32."""
+        """Move the parameters into flat arrays. Raises ValueError for float64, as master weights are float32."""
         super().__init__(spec, model)
         accelerator = self.accelerator
         arrays = [p.array for p in self._parameters]
@@ -168,8 +171,8 @@ class BatchedSGD(Optimizer):
         self._adjust = work.AdjustScale(spec.growth_interval)
 
         master, narrow = np.zeros(described.total, np.float32), np.zeros(described.total_half, described.half)
-        kept = zip(arrays, described.places, described.half_places, strict=True) if accelerator.computes else ()
-        for on_device, place, half_place in kept:
+        places = zip(arrays, described.places, described.half_places, strict=True) if accelerator.computes else ()
+        for on_device, place, half_place in places:
             array = accelerator.download(on_device).reshape(-1)
             master[place : place + array.size] = array
             if half_of(array):
@@ -191,6 +194,7 @@ class BatchedSGD(Optimizer):
             parameter.array = view.reshape(shape)
 
     def _describe(self, described: work.Parameters) -> None:
+        """Prepare the work of an update of these parameters."""
         spec = self.spec
         self._described = described
         self._work = work.BatchedUpdate(
@@ -199,7 +203,9 @@ class BatchedSGD(Optimizer):
         self._check = work.CheckFinite(described)
 
     def read(self, gradients: tuple[Array, ...]) -> None:
-        """Updates take these from now on, all of one dtype, in the order of the parameters, and not their `grad`."""
+        """Read gradients from these arrays from now on, not from the parameters' `grad`.
+
+        They are in the order of the parameters and all have the same dtype."""
         dtype = dtype_of(gradients[0])
         if dtype != self._described.gradients:
             self._describe(replace(self._described, gradients=dtype))
@@ -225,7 +231,7 @@ class BatchedSGD(Optimizer):
         self._velocity *= factor
 
     def masters(self) -> dict[int, Array]:
-        """See Optimizer. They are views into the flat master weights."""
+        """Return each parameter's view into the flat master weights, by parameter id."""
         return {
             id(p): self._master[place : place + p.size].reshape(p.shape)
             for p, place in zip(self._parameters, self._described.places, strict=True)

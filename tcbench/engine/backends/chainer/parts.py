@@ -1,6 +1,4 @@
-"""The parts of a config's model, optimizer and step before they are made: the frozen values that rungs change.
-
-Owns the parts and what they are when no rung changes them. Knows no rung."""
+"""The parts of a config's model, with their defaults; rungs change them before the model is built."""
 
 from __future__ import annotations
 
@@ -12,15 +10,16 @@ import numpy as np
 
 from tcbench.engine.backends.chainer import ops
 from tcbench.engine.backends.chainer.compat import chainer
-from tcbench.engine.backends.initial import NoNumbers, he_normal, normal
+from tcbench.engine.backends.initial import NoRandomState, he_normal, normal
 from tcbench.engine.feeds.spec import TensorSpec
 from tcbench.engine.models.geometry import Conv, Linear
 from tcbench.engine.work import stored, wide
 
 
 class Unit(chainer.Chain):
-    """conv -> batch norm or bias -> [add] -> [ReLU], each an operation of its own. Called with the input and, for the
-    last unit of a block, the shortcut to add; both in the spec's layout."""
+    """A convolution with what follows it, as separate operations: batch norm or bias -> [add] -> [ReLU].
+
+    It is called with the input and, in the last unit of a block, the shortcut to add; both in the spec's layout."""
 
     def __init__(self, spec: TensorSpec, conv: Conv, rng: np.random.RandomState) -> None:
         super().__init__()
@@ -39,18 +38,18 @@ class Unit(chainer.Chain):
 
     @property
     def geometry(self) -> dict[str, Any]:
-        """Arguments of every convolution of this unit."""
+        """The keyword arguments of this unit's convolution."""
         return {"stride": self.conv.stride, "pad": self.conv.pad, "layout": self.spec.layout, "math": self.spec.math}
 
     def forward(self, x: Any, shortcut: Any = None) -> Any:
         return self.normalise(self.convolve(x), shortcut)
 
     def convolve(self, x: Any) -> Any:
-        """The convolution: what another way of computing it replaces."""
+        """Apply the convolution. Rungs with another algorithm override this method."""
         return ops.convolution_2d(x, self.w, **self.geometry)
 
     def normalise(self, h: Any, shortcut: Any) -> Any:
-        """Everything after the convolution: what a fusion replaces."""
+        """Apply everything after the convolution. Rungs that fuse operations override this method."""
         if self.conv.bias:
             h = ops.bias(h, self.b, layout=self.spec.layout)
             return ops.relu(h) if self.conv.relu else h
@@ -61,7 +60,7 @@ class Unit(chainer.Chain):
 
 
 class Classifier(chainer.Chain):
-    """A matrix product and a bias, with ReLU or without: (N, out_features) in the spec's dtype."""
+    """A fully connected layer with a bias and an optional ReLU; its output is (N, out_features) in the spec's dtype."""
 
     def __init__(self, spec: TensorSpec, linear: Linear, rng: np.random.RandomState) -> None:
         super().__init__()
@@ -79,9 +78,11 @@ class Classifier(chainer.Chain):
 
 
 def drawn_filter(spec: TensorSpec, conv: Conv, rng: np.random.RandomState, std: float | None = None) -> np.ndarray:
-    """A filter in the spec's layout, drawn as (K, C, R, S) in every layout; He's, or with a standard deviation."""
+    """Return initial weights of a filter in the spec's layout, by He's rule or with standard deviation `std`.
+
+    They are drawn as (K, C, R, S) for every layout, so that all layouts start with the same weights."""
     shape = (conv.out_channels, conv.in_channels, conv.ksize, conv.ksize)
-    if isinstance(rng, NoNumbers):
+    if isinstance(rng, NoRandomState):
         return np.empty(stored(spec.layout, *shape), spec.dtype)
     fan_in = conv.in_channels * conv.ksize**2
     filters = he_normal(shape, fan_in, rng) if std is None else normal(shape, std, rng)
@@ -90,7 +91,7 @@ def drawn_filter(spec: TensorSpec, conv: Conv, rng: np.random.RandomState, std: 
 
 @dataclass(frozen=True)
 class Parts:
-    """The parts that the model is built from. `body` wraps the model's forward function, model first."""
+    """The parts that a model is built from: `unit` makes a convolution unit, `body` wraps the forward function."""
 
     spec: TensorSpec
     unit: Callable[[TensorSpec, Conv, np.random.RandomState], Any] = Unit

@@ -1,22 +1,22 @@
-"""Chainer's own input path: a LabeledImageDataset that decodes with Pillow, the preprocessing dataset of its ImageNet
-example and a SerialIterator, all in the calling thread. Batches are those of `feeds.pillow`, bit for bit.
+"""Chainer's own input path, in the calling thread: a LabeledImageDataset that decodes with Pillow, the preprocessing
+dataset of Chainer's ImageNet example, and a SerialIterator. Batches are bit-identical to those of `feeds.pillow`.
 
-Source: chainer v7.8.1 examples/imagenet/train_imagenet.py (PreprocessedDataset). That example reads images scaled
-beforehand; here they are scaled when read, as users who kept ImageNet's own files did."""
+Source: chainer v7.8.1 examples/imagenet/train_imagenet.py (PreprocessedDataset). The example reads images that were
+scaled in advance; here they are scaled after decoding, for users who kept ImageNet's original files."""
 
 from pathlib import Path
 
 import numpy as np
 
 from tcbench.engine.backends.chainer.compat import chainer
-from tcbench.engine.feeds.base import Feed, images_of
+from tcbench.engine.feeds.base import Feed, required_images
 from tcbench.engine.feeds.dataset import ImageFolder
-from tcbench.engine.feeds.pillow import finished, scaled_image, shuffled
+from tcbench.engine.feeds.pillow import augmented_image, scaled_image, shuffle_rng
 from tcbench.engine.feeds.spec import FeedSpec
 
 
 class ScaledImageDataset(chainer.datasets.LabeledImageDataset):
-    """LabeledImageDataset that converts to RGB and scales: examples are (float32 (3, H, W), int32 label)."""
+    """A LabeledImageDataset that converts to RGB and scales: examples are (float32 (3, H, W), int32 label)."""
 
     def __init__(self, images: ImageFolder, image_size: int) -> None:
         super().__init__([(str(path), label) for path, label in images.files], root="", dtype=np.float32)
@@ -29,7 +29,7 @@ class ScaledImageDataset(chainer.datasets.LabeledImageDataset):
 
 
 class PreprocessedDataset(chainer.dataset.DatasetMixin):
-    """Crops, mirrors and normalises: examples are ((3, S, S) or (S, S, 3) in the spec's dtype, int32 label)."""
+    """A dataset of augmented images: examples are ((3, S, S) or (S, S, 3) in the spec's dtype, int32 label)."""
 
     def __init__(self, base: ScaledImageDataset, spec: FeedSpec) -> None:
         self._base = base
@@ -41,15 +41,15 @@ class PreprocessedDataset(chainer.dataset.DatasetMixin):
 
     def get_example(self, i: int) -> tuple[np.ndarray, np.ndarray]:
         image, label = self._base[i]
-        return finished(image, self._spec, self._rng), label
+        return augmented_image(image, self._spec, self._rng), label
 
 
 class ChainerFeed(Feed):
-    """Batches made in `next`, by the thread that calls it."""
+    """Batches that Chainer's iterator makes in the calling thread."""
 
     def __init__(self, spec: FeedSpec) -> None:
-        images = images_of(spec)
-        order = shuffled(spec)
+        images = required_images(spec)
+        order = shuffle_rng(spec)
         self._iterator = chainer.iterators.SerialIterator(
             PreprocessedDataset(ScaledImageDataset(images, spec.image_size), spec),
             spec.batch_size,

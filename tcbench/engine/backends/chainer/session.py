@@ -1,4 +1,4 @@
-"""A Chainer training step as a Session."""
+"""The training session of the Chainer backend."""
 
 import contextlib
 import dataclasses
@@ -29,7 +29,7 @@ from tcbench.engine.session import Facts, Layers
 
 
 class Step(BaseStep):
-    """See `BaseStep`."""
+    """A Chainer training step."""
 
     @functools.cached_property
     def _parameters(self) -> tuple[Any, ...]:
@@ -42,12 +42,12 @@ class Step(BaseStep):
         for parameter in self._parameters:
             parameter.cleargrad()
         self.optimizer.backward(self.loss)
-        # The graph, and with it every activation, goes before the next forward pass allocates.
+        # Frees the graph, with every activation, before the next forward pass allocates memory.
         self.loss_value, self.loss = self.loss.array, None
 
 
 class ChainerSession(BaseSession):
-    """See `BaseSession`. `rungs` and `make_feed` stand in for what the cell names, where runs are compared."""
+    """A training session in Chainer. `rungs` and `make_feed` replace those of the cell where configs are compared."""
 
     step: Step
 
@@ -66,9 +66,9 @@ class ChainerSession(BaseSession):
 
     def build(self, stack: contextlib.ExitStack) -> Step:
         parts = self.fold("parts", Parts(TensorSpec()))
-        feed = self.feed(parts.spec)  # first, since what it imports passes while weights are drawn
+        feed = self.feed(parts.spec)  # first, because weights are drawn in a thread during its imports
         stack.callback(feed.close)
-        with sites.random(self.site, self.cell.seed) as rng:
+        with sites.random_state(self.site, self.cell.seed) as rng:
             model = Network(parts, self._stages, rng)
         sites.adopt(self.site, model)
         self.n_parameters = sum(int(p.size) for p in model.params())
@@ -85,22 +85,22 @@ class ChainerSession(BaseSession):
         return self.step_of(model, replica.optimizer, feed, exchange, preconditioner)
 
     def optimizer_spec(self) -> OptimizerSpec:
-        """The description of the optimizer, from the cell's settings."""
+        """Return the description of the optimizer, from the cell's settings and rungs."""
         train = self.cell.train
         spec = OptimizerSpec(train.learning_rate, train.momentum, train.weight_decay, build=PerParameterSGD)
         folded: OptimizerSpec = self.fold("optimizer", spec)
         return folded
 
     def feed(self, tensor: TensorSpec) -> Feed:
-        """The source of batches, delivered at the site."""
+        """Return the feed of the cell's input, with batches on the site's device."""
         recipe = self.fold("feed", FeedRecipe(self.feed_spec(tensor), ChainerFeed, WorkersFeed))
         kinds = {"synthetic": make_synthetic_feed, "modelled": recipe.modelled}
         make_feed = self._make_feed or kinds.get(self.cell.input.kind)
-        feed: Feed = (recipe if make_feed is None else recipe.of(make_feed)).make()
+        feed: Feed = (recipe if make_feed is None else recipe.with_source(make_feed)).make()
         return sites.deliver(self.site, feed)
 
     def step_of(self, *built: Any) -> Step:
-        """The step of a model, an optimizer and so on."""
+        """Make the step from a model, an optimizer and the other parts. Subclasses may override this."""
         return Step(*built)
 
     def parameters(self) -> Iterable[Any]:

@@ -1,4 +1,4 @@
-"""Between Chainer and the open device that a session computes on: weights, models and batches on their way there."""
+"""Moving weights, models and batches to the device that a Chainer session computes on."""
 
 import contextlib
 from typing import Any
@@ -12,13 +12,14 @@ from tcbench.engine.feeds.base import Feed
 from tcbench.engine.feeds.fixed import on_accelerator
 
 
-def random(site: OpenDevice, seed: int) -> contextlib.AbstractContextManager[np.random.RandomState]:
-    """The source of initial weights. Where nothing computes they are never looked at, and none are drawn."""
-    return initial.numbers(seed) if site.accelerator.computes else contextlib.nullcontext(initial.NoNumbers())
+def random_state(site: OpenDevice, seed: int) -> contextlib.AbstractContextManager[np.random.RandomState]:
+    """Return the generator of initial weights. Nothing is drawn for a device that does not compute."""
+    computes = site.accelerator.computes
+    return initial.random_state(seed) if computes else contextlib.nullcontext(initial.NoRandomState())
 
 
 def adopt(site: OpenDevice, model: Any) -> None:
-    """Bring a model's parameters, running statistics and counters to a device."""
+    """Move a model's parameters, running statistics and counters to a device."""
     take = site.accelerator.take
     for parameter in model.params():
         parameter.array = take(parameter.array)
@@ -31,17 +32,17 @@ def adopt(site: OpenDevice, model: Any) -> None:
 
 
 def deliver(site: OpenDevice, feed: Feed) -> Feed:
-    """The same feed, its batches delivered on a device."""
-    arrived = feed.on_device or site.accelerator.shares_host_memory
-    return feed if arrived else on_accelerator(feed, site.accelerator)
+    """Wrap a feed so that its batches are on the device, if they are not there anyway."""
+    needs_no_copy = feed.on_device or site.accelerator.shares_host_memory
+    return feed if needs_no_copy else on_accelerator(feed, site.accelerator)
 
 
 def processor(threads: int) -> OpenDevice:
-    """The processor, on so many threads."""
+    """Open the CPU with this number of threads."""
     kind = host_kind()
     return kind.open(kind.name, CudnnSettings(), threads)
 
 
 def open_site(cell: Cell) -> OpenDevice:
-    """The device that a cell names."""
+    """Open the cell's device."""
     return kind_of(cell.device).open(cell.device, cell.cudnn, cell.threads, cell.host_speed)

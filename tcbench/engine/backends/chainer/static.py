@@ -1,4 +1,4 @@
-"""A model's body as one function, recorded at its first step and replayed after (see rungs/static_graph.py)."""
+"""Recording and replay of a model's body as one function (see rungs/static_graph.py)."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,26 +14,28 @@ _Body = Callable[[Any, Any], Variables]
 
 
 def static_body(body: _Body) -> _Body:
-    """`body(model, x)` recorded at its first step for each shape of x, and replayed after. In evaluation, and without
-    gradients, it is as it was."""
-    recorded: dict[tuple[Any, ...], _Recorded] = {}
+    """Return `body(model, x)` as a function that records its first step for each shape of x, and replays it later.
+
+    In evaluation, and without gradients, it calls `body` unchanged."""
+    recordings: dict[tuple[Any, ...], _Recording] = {}
 
     def replayed(model: Any, x: Any) -> Variables:
         if not (chainer.config.train and chainer.config.enable_backprop):
             return body(model, x)
         x = chainer.as_variable(x)
-        of = recorded.get((x.shape, x.dtype))
-        if of is None or of.backward is None:
-            of = recorded[x.shape, x.dtype] = _Recorded(body, model)
-        return RecordedGraph(of).apply((x, *of.parameters))
+        recording = recordings.get((x.shape, x.dtype))
+        if recording is None or recording.backward is None:
+            recording = recordings[x.shape, x.dtype] = _Recording(body, model)
+        return RecordedGraph(recording).apply((x, *recording.parameters))
 
     return replayed
 
 
 @dataclass(eq=False)
-class _Recorded:
-    """The schedules for one shape of input. The outputs and all gradients are the same arrays at every step.
-    `gradients`: of the input, None, and of the parameters. `hooks` tell the recorder of the layers."""
+class _Recording:
+    """The recorded schedules for one shape of input. Outputs and gradients are the same arrays at every step.
+
+    `gradients` holds None for the input, then the gradient of each parameter. `hooks` report layers to the recorder."""
 
     body: _Body
     model: Any
@@ -49,40 +51,42 @@ class _Recorded:
         self.hooks = LayerHooks(self.model, self.recorder)
 
     def record(self, run: Callable[..., Any], *inputs: Array) -> tuple[Schedule, Any]:
+        """Run a function; return the schedule of its launches, and its result."""
         with self.hooks:
             return self.recorder.record(run, *inputs)
 
 
 class RecordedGraph(LayeredNode):
-    """The body as a function of its input, which has no gradient, and of the model's parameters."""
+    """The body as one function of its input, which gets no gradient, and of the model's parameters."""
 
-    def __init__(self, of: _Recorded) -> None:
-        self.of = of
-        of.passes += 1
-        self.number = of.passes
+    def __init__(self, recording: _Recording) -> None:
+        self.recording = recording
+        recording.passes += 1
+        self.number = recording.passes
 
     def forward_on(self, accelerator: Accelerator, inputs: tuple[Array, ...]) -> tuple[Array, ...]:
-        of, self.x = self.of, inputs[0]
-        if of.forward is None:
-            # The graph that is recorded begins at a variable of its own.
-            of.forward, of.ys = of.record(lambda x: of.body(of.model, chainer.as_variable(x)), self.x)
+        recording, self.x = self.recording, inputs[0]
+        if recording.forward is None:
+            # The recorded graph starts at a new variable.
+            recording.forward, recording.ys = recording.record(
+                lambda x: recording.body(recording.model, chainer.as_variable(x)), self.x
+            )
         else:
-            of.forward(self.x, layers=self.layers)
-        return tuple([y.array for y in of.ys])
+            recording.forward(self.x, layers=self.layers)
+        return tuple([y.array for y in recording.ys])
 
     def backward(self, indexes: tuple[int, ...], gys: Variables) -> Variables:
-        of, arrays = self.of, [gy.array for gy in gys]
-        if self.number != of.passes:
+        recording, arrays = self.recording, [gy.array for gy in gys]
+        ys, parameters = recording.ys, recording.parameters
+        if self.number != recording.passes:
             raise RuntimeError("static_graph: a later forward pass has used the memory of this one")
-        if of.backward is None:
-            of.backward, gradients = of.record(
-                lambda _, *gys: chainer.grad(of.ys, of.parameters, [chainer.as_variable(gy) for gy in gys]),
-                self.x,
-                *arrays,
+        if recording.backward is None:
+            recording.backward, gradients = recording.record(
+                lambda _, *gys: chainer.grad(ys, parameters, [chainer.as_variable(gy) for gy in gys]), self.x, *arrays
             )
-            of.gradients = (None, *gradients)
-            for y in of.ys:
+            recording.gradients = (None, *gradients)
+            for y in ys:
                 y.unchain()
         else:
-            of.backward(self.x, *arrays, layers=self.layers)
-        return tuple([of.gradients[index] for index in indexes])
+            recording.backward(self.x, *arrays, layers=self.layers)
+        return tuple([recording.gradients[index] for index in indexes])

@@ -1,5 +1,5 @@
-"""PyTorch: the peer. The same model, weights, input and optimizer as ours, in PyTorch's own operations, and the rungs
-that a PyTorch user would reach for. Importing this module imports neither PyTorch nor NumPy."""
+"""The PyTorch backend, for comparison with Chainer: the same model, weights, input and optimizer in PyTorch's own
+operations, and rungs that PyTorch users commonly apply. Importing this module imports neither PyTorch nor NumPy."""
 
 from typing import Any
 
@@ -29,7 +29,7 @@ PACKAGES = (
 
 
 def open_session(cell: Cell) -> Session:
-    """Build the cell's model, optimizer and feed, rung by rung."""
+    """Build the cell's training session on its device."""
     from tcbench.engine.backends.torch.session import TorchSession
     from tcbench.engine.backends.torch.sites import open_site
 
@@ -37,5 +37,5 @@ def open_session(cell: Cell) -> Session:
 
 
 def open_on(cell: Cell, site: OpenDevice, make_feed: Any) -> Session:  # noqa: ARG001
-    """PyTorch needs the GPU that it launches on: SelectionError."""
+    """Raise SelectionError: PyTorch runs on no device but its own."""
     raise SelectionError(f"config '{cell.config}': PyTorch cannot be traced without a GPU; leave its configs out")

@@ -1,4 +1,4 @@
-"""A feed's batches as a PyTorch step takes them: at its site, images (N, 3, S, S), labels (N,) int64."""
+"""Feeds whose batches are tensors at a PyTorch site: images (N, 3, S, S) and int64 labels (N,)."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ from tcbench.engine.feeds.spec import FeedSpec
 from tcbench.engine.feeds.synthetic import SyntheticFeed
 
 MakeFeed = Callable[[FeedSpec, Site], Feed]
+"""A function that makes a feed for a site."""
 
 
-class Arriving(ChangedFeed):
-    """The batches of a feed, as they come."""
+class TensorFeed(ChangedFeed):
+    """The batches of another feed, moved to a site as tensors."""
 
     def __init__(self, feed: Feed, spec: FeedSpec, site: Site) -> None:
         super().__init__(feed)
@@ -25,39 +26,39 @@ class Arriving(ChangedFeed):
         self._channels_last = spec.tensor.layout == "NHWC"
 
     def next(self) -> Batch:
-        x, t = self._site.arrive(*self._feed.next())
-        # (N, S, S, 3) in memory, seen as (N, 3, S, S): that is PyTorch's channels_last.
+        x, t = self._site.upload(*self._feed.next())
+        # PyTorch's channels_last: (N, S, S, 3) in memory, viewed as (N, 3, S, S).
         return (x.permute(0, 3, 1, 2) if self._channels_last else x), t.long()
 
 
-class Kept(ChangedFeed):
-    """One batch for ever: no input work, and no copy to the device either."""
+class ConstantFeed(ChangedFeed):
+    """The first batch of another feed, returned every time: no input work and no copy to the device."""
 
-    def __init__(self, batches: Feed) -> None:
-        super().__init__(batches)
+    def __init__(self, feed: Feed) -> None:
+        super().__init__(feed)
         self.prefetch_depth = 0
-        self._batch = batches.next()
+        self._batch = feed.next()
 
     def next(self) -> Batch:
         return self._batch
 
 
-def at_fixed_addresses(batches: Feed) -> Feed:
-    """The same batches in the same two tensors, which a captured graph reads; one batch for ever is there already."""
-    if isinstance(batches, Kept):
-        return batches
-    return FixedBuffers(batches, torch.empty_like, lambda source, target: target.copy_(source, non_blocking=True))
+def at_fixed_addresses(feed: Feed) -> Feed:
+    """Wrap a feed so that all batches are in the same two tensors, as a captured graph requires."""
+    if isinstance(feed, ConstantFeed):
+        return feed
+    return FixedBuffers(feed, torch.empty_like, lambda source, target: target.copy_(source, non_blocking=True))
 
 
-def arriving(make_feed: MakeFeed) -> MakeFeed:
-    """Batches of the feed that `make_feed` makes for a spec and a site."""
-    return lambda spec, site: Arriving(make_feed(spec, site), spec, site)
+def as_tensors(make_feed: MakeFeed) -> MakeFeed:
+    """Return a function that makes the same feed as `make_feed`, with batches as tensors at the site."""
+    return lambda spec, site: TensorFeed(make_feed(spec, site), spec, site)
 
 
-pillow = arriving(lambda spec, _: PillowFeed(spec))
-"""Decoded by Pillow in the calling thread."""
+pillow = as_tensors(lambda spec, _: PillowFeed(spec))
+"""Makes a feed that decodes with Pillow in the calling thread."""
 
 
 def synthetic(spec: FeedSpec, site: Site) -> Feed:
-    """One batch of noise, kept at the site."""
-    return Kept(Arriving(SyntheticFeed(spec), spec, site))
+    """Return a feed that repeats one batch of noise, kept at the site."""
+    return ConstantFeed(TensorFeed(SyntheticFeed(spec), spec, site))

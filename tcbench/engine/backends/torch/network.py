@@ -1,7 +1,7 @@
-"""Networks for PyTorch, in its own modules: nn.Conv2d, nn.BatchNorm2d, in-place ReLU, as its users write it.
+"""Networks in PyTorch's own modules, as its users write them: nn.Conv2d, nn.BatchNorm2d, in-place ReLU.
 
-Variant, initial weights, epsilon and running momentum are those of our other backends: weights are drawn from the same
-generator in the same order, and so are the same numbers."""
+Variants, initial weights, epsilon and running momentum equal those of the other backends. Weights are drawn from the
+same generator in the same order, so they are identical."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from tcbench.engine.backends.initial import he_normal, normal
 from tcbench.engine.models import geometry
 
 EPS = 2e-5
-"""Chainer's batch-normalisation epsilon; PyTorch's own default is 1e-5."""
+"""Chainer's epsilon of batch normalisation; PyTorch's default is 1e-5."""
 
 
 class Unit(nn.Module):
-    """conv -> batch norm -> [add] -> [ReLU]; or conv with a bias -> [ReLU]."""
+    """A convolution with what follows it: batch norm -> [add] -> [ReLU], or a bias -> [ReLU]."""
 
     def __init__(
         self,
@@ -54,7 +54,7 @@ class Unit(nn.Module):
 
 
 class Classifier(nn.Module):
-    """A matrix product and a bias, with ReLU or without."""
+    """A fully connected layer with a bias and an optional ReLU."""
 
     def __init__(
         self,
@@ -80,7 +80,7 @@ class Classifier(nn.Module):
 
 
 class Tiles(nn.Module):
-    """Means over windows, as `tcbench.engine.work.TiledAverageForward` has them."""
+    """Average pooling to `out` x `out` pixels, with the windows of `tcbench.engine.work.TiledAverageForward`."""
 
     def __init__(self, out: int) -> None:
         super().__init__()
@@ -94,7 +94,7 @@ class Tiles(nn.Module):
 
 
 class Container(nn.Module):
-    """Modules by their names, run by a flow."""
+    """A module that holds others by name and runs them by a flow."""
 
     def __init__(self, flow: tree.Flow) -> None:
         super().__init__()
@@ -111,11 +111,13 @@ class Container(nn.Module):
 
 
 def _dropout(ratio: float, rng: np.random.RandomState) -> nn.Module:
+    """Return a dropout module and seed PyTorch's generator from `rng`."""
     torch.manual_seed(rng.randint(2**31))
     return nn.Dropout(ratio)
 
 
 def _tree(rng: np.random.RandomState) -> tree.NetworkBuilder:
+    """Return the builder of PyTorch networks whose weights are drawn from `rng`."""
     makers: dict[type[geometry.Stage], Callable[..., nn.Module]] = {
         geometry.Conv: functools.partial(Unit, rng=rng),
         geometry.Linear: functools.partial(Classifier, rng=rng),
@@ -123,15 +125,16 @@ def _tree(rng: np.random.RandomState) -> tree.NetworkBuilder:
         geometry.MaxPool: lambda ksize, stride, pad, ceil: nn.MaxPool2d(ksize, stride, pad, ceil_mode=ceil),
         geometry.GlobalAverage: lambda: nn.AdaptiveAvgPool2d(1),
         geometry.TiledAverage: lambda out: Tiles(out),
-        # It divides alpha by the size.
+        # PyTorch divides alpha by the size.
         geometry.Lrn: lambda size, alpha, beta, k: nn.LocalResponseNorm(size, alpha * size, beta, k),
     }
     return tree.NetworkBuilder("torch", Container, lambda maps: torch.cat(maps, 1), makers)
 
 
 class Network(Container):
-    """Images (N, 3, S, S) -> logits (N, n_classes), and in training those of auxiliary classifiers. `auxiliary`: the
-    weights of their losses, in order."""
+    """A network from images (N, 3, S, S) to a tuple of logits (N, n_classes).
+
+    In training the logits of auxiliary classifiers follow; `auxiliary` holds the weights of their losses by name."""
 
     def __init__(self, stages: Iterable[geometry.Named], rng: np.random.RandomState) -> None:
         stages = tuple(stages)

@@ -1,6 +1,6 @@
-"""The parts of a config's model, optimizer and step before they are made: the frozen values that rungs change.
+"""Frozen descriptions of a config's model and optimizer, which rungs change before they are built.
 
-Owns the parts and what they are when no rung changes them: what a PyTorch user gets who sets nothing. Knows no rung."""
+The defaults are those of PyTorch."""
 
 from __future__ import annotations
 
@@ -14,14 +14,17 @@ from tcbench.core.errors import TrainingError
 from tcbench.engine.feeds.spec import TensorSpec
 
 Forward = Callable[[Any], Any]
-"""Images (N, 3, S, S) -> logits (N, n_classes); a module, or what was made of one."""
+"""A function from images (N, 3, S, S) to logits (N, n_classes): a module, or a compiled one."""
 
 
 @dataclass(frozen=True)
 class Parts:
-    """The parts that the model is built from. `pixels`: how the feed stores a batch. `memory_format`: how the model
-    keeps filters and activations. `autocast`: the dtype that operations are cast to in the forward pass where PyTorch
-    deems it safe; None: no casting. `body` makes of the model what a step calls."""
+    """A description of the model.
+
+    - `pixels`: how the feed stores a batch.
+    - `memory_format`: how the model stores filters and activations.
+    - `autocast`: the dtype for PyTorch's autocast in the forward pass, or None for no casting.
+    - `body`: a function that wraps the model, such as torch.compile."""
 
     pixels: TensorSpec = field(default_factory=TensorSpec)
     memory_format: Any = torch.contiguous_format
@@ -31,20 +34,21 @@ class Parts:
 
 @dataclass(frozen=True)
 class OptimizerSpec:
-    """torch.optim.SGD: v = momentum v + g + weight_decay w; w = w - learning_rate v. While the learning rate stays,
-    that is our v = momentum v - learning_rate (g + weight_decay w); w = w + v. `how`: its arguments `foreach` and
-    `fused`; empty for PyTorch's own choice. `loss_scale`: the GradScaler's, which stays what it is; None: no
-    GradScaler."""
+    """A description of torch.optim.SGD: v = momentum v + g + weight_decay w; w = w - learning_rate v.
+
+    At a constant learning rate this equals v = momentum v - learning_rate (g + weight_decay w); w = w + v, the form of
+    the Chainer backend. `sgd_options` are further arguments, `foreach` or `fused`; empty for PyTorch's choice.
+    `loss_scale` is a constant scale for the GradScaler, or None for none."""
 
     learning_rate: float
     momentum: float
     weight_decay: float
-    how: tuple[tuple[str, bool], ...] = ()
+    sgd_options: tuple[tuple[str, bool], ...] = ()
     loss_scale: float | None = None
 
 
 class Optimizer:
-    """SGD with PyTorch's GradScaler around it; without a loss scale the scaler hands everything on."""
+    """PyTorch's SGD behind a GradScaler, which is disabled if there is no loss scale."""
 
     def __init__(self, spec: OptimizerSpec, model: torch.nn.Module, device: torch.device) -> None:
         self._sgd = torch.optim.SGD(
@@ -52,28 +56,28 @@ class Optimizer:
             lr=spec.learning_rate,
             momentum=spec.momentum,
             weight_decay=spec.weight_decay,
-            **dict(spec.how),
+            **dict(spec.sgd_options),
         )
         self._loss_scale = spec.loss_scale
         self._scaler = torch.amp.GradScaler(
             device.type,
             init_scale=spec.loss_scale or 1.0,
-            growth_interval=2**31 - 1,  # a static scale: it never grows, and where it shrinks, `check` complains
+            growth_interval=2**31 - 1,  # a static scale: it never grows, and `check` fails if it shrinks
             enabled=spec.loss_scale is not None,
         )
 
     def backward(self, loss: Any) -> None:
-        """Gradients of all parameters, of the loss times the scale."""
+        """Compute the gradients of all parameters from the loss times the scale."""
         self._sgd.zero_grad(set_to_none=True)
         self._scaler.scale(loss).backward()
 
     def update(self) -> None:
-        """One update of every parameter from its gradient."""
+        """Update every parameter from its gradient."""
         self._scaler.step(self._sgd)
         self._scaler.update()
 
     def check(self) -> None:
-        """Raises TrainingError when gradients have overflowed under the static scale. May wait for the device."""
+        """Raise TrainingError if gradients have overflowed with the static scale. May wait for the device."""
         if self._loss_scale is not None and self._scaler.get_scale() < self._loss_scale:
             raise TrainingError(
                 f"gradients overflowed float16 with loss_scale {self._loss_scale:g}: "

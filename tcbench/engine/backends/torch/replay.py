@@ -1,4 +1,4 @@
-"""Captures a step's work on its first calls, replays it after, with PyTorch's own CUDA graphs."""
+"""Capture and replay of a step with PyTorch's CUDA graphs."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ from collections.abc import Callable, Sequence
 import torch
 
 EAGER_STEPS = 3
-"""Calls before the capture, on a stream of their own: cuDNN's benchmark, the compiler and lazy states of the optimizer
-must be done (PyTorch documentation, "Whole-network capture", warms up for three)."""
+"""The number of warm-up calls before the capture, on a side stream. They finish cuDNN's benchmark, compilation and lazy
+initialisation (PyTorch documentation, "Whole-network capture", uses three)."""
 
 
 class Replay:
-    """Calls `runs` in order; from the fourth call on through a captured graph. Whatever the runs read that was not made
-    by them (the batch) must stay at its address."""
+    """A step that calls `runs` in order three times, then captures them as a CUDA graph, and replays that.
+
+    Input that the runs read, such as the batch, must stay at the same address."""
 
     def __init__(self, runs: Sequence[Callable[[], None]]) -> None:
         self._runs = tuple(runs)
@@ -33,14 +34,15 @@ class Replay:
             torch.cuda.current_stream().wait_stream(self._stream)
             return
         graph = torch.cuda.CUDAGraph()
-        # DALI's threads call CUDA meanwhile: their calls are no reason to end the capture.
+        # Thread-local, so that CUDA calls of DALI's threads do not abort the capture.
         with torch.cuda.graph(graph, stream=self._stream, capture_error_mode="thread_local"):
             self._run()
-        # Capturing computed nothing, so the step it stands for is still to be done.
+        # A capture computes nothing, so this call's step is still to be done.
         graph.replay()
         self._graph = graph
 
     def captured(self) -> bool:
+        """Return whether the graph has been captured."""
         return self._graph is not None
 
     def _run(self) -> None:

@@ -1,6 +1,6 @@
-"""PyTorch's rungs: every class here that is a Rung is one. They import PyTorch inside their stages only.
+"""PyTorch's rungs: every subclass of Rung in this module is one. They import PyTorch only inside their stages.
 
-A name that another backend has too means the same thing."""
+A rung that another backend has under the same name means the same."""
 
 import contextlib
 import shutil
@@ -19,7 +19,7 @@ from tcbench.hardware import tensor_cores
 
 @dataclass(frozen=True)
 class _Compiler(Package):
-    """A program in place of a package."""
+    """A required program, found on the PATH."""
 
     def is_installed(self) -> bool:
         return shutil.which(self.module) is not None
@@ -27,15 +27,17 @@ class _Compiler(Package):
 
 @dataclass(frozen=True)
 class _Header(Package):
-    """A header of Python's own. What PyTorch generates for a processor includes it, and so does the launcher that
-    Triton builds on a GPU (triton/runtime/build.py, which takes this scheme's folder on Debian too)."""
+    """A required header of Python.
+
+    PyTorch's generated code for CPUs includes it, and so does the launcher that Triton builds on a GPU
+    (triton/runtime/build.py, which uses this installation scheme on Debian too)."""
 
     def is_installed(self) -> bool:
         return (Path(sysconfig.get_paths("posix_prefix")["include"]) / self.module).is_file()
 
 
 class Bf16(Rung):
-    """Autocast to bfloat16, which has float32's range: no loss scaling. Weights stay float32."""
+    """Autocast to bfloat16. Weights stay float32; bfloat16 has the range of float32, so no loss scaling is needed."""
 
     name = "bf16"
     says = "autocast to bfloat16, 32-bit accumulation, fp32 weights, no loss scaling"
@@ -51,8 +53,9 @@ class Bf16(Rung):
 
 
 class Compile(Rung):
-    """PyTorch traces the model's forward and backward pass on the first step and generates kernels that fuse what
-    lies between convolutions. The first step takes minutes on a CPU; PyTorch keeps what it compiled."""
+    """torch.compile: PyTorch traces the model at the first step and generates fused kernels between convolutions.
+
+    The first step takes minutes on a CPU; PyTorch caches the compiled code."""
 
     name = "compile"
     says = "generated kernels for what lies between convolutions (torch.compile)"
@@ -72,7 +75,7 @@ class Compile(Rung):
 
 
 class CudaGraph(Rung):
-    """Forward, backward and update are captured once as a CUDA graph and replayed: one launch per step."""
+    """Capture of forward, backward and update as a CUDA graph, which is replayed with one launch per step."""
 
     name = "cuda_graph"
     says = "the whole step captured as a CUDA graph and replayed"
@@ -87,7 +90,7 @@ class CudaGraph(Rung):
     def feed(self, recipe: Any, settings: Any) -> Any:
         from tcbench.engine.backends.torch.batches import at_fixed_addresses
 
-        return recipe.within(at_fixed_addresses)
+        return recipe.with_wrapper(at_fixed_addresses)
 
     def step(self, phases: Any, settings: Any) -> Any:
         from tcbench.engine.backends.torch.replay import Replay
@@ -98,8 +101,9 @@ class CudaGraph(Rung):
 
 
 class CudnnBenchmark(Rung):
-    """cuDNN times its algorithms for each convolution on the first steps and keeps the fastest: all of them
-    (`benchmark_limit` 0), not the ten that PyTorch times by default."""
+    """cuDNN's fastest algorithm for each convolution, found by timing them in the first steps.
+
+    `benchmark_limit` is 0 to time all algorithms; PyTorch's default is ten."""
 
     name = "cudnn_benchmark"
     says = "cuDNN's algorithms chosen by timing them (torch.backends.cudnn.benchmark)"
@@ -111,26 +115,26 @@ class CudnnBenchmark(Rung):
     def scope(self, settings: Any) -> Iterator[None]:
         import torch
 
-        before = torch.backends.cudnn.benchmark, torch.backends.cudnn.benchmark_limit
+        previous = torch.backends.cudnn.benchmark, torch.backends.cudnn.benchmark_limit
         torch.backends.cudnn.benchmark, torch.backends.cudnn.benchmark_limit = True, 0
         try:
             yield
         finally:
-            torch.backends.cudnn.benchmark, torch.backends.cudnn.benchmark_limit = before
+            torch.backends.cudnn.benchmark, torch.backends.cudnn.benchmark_limit = previous
 
 
 class Dali(DaliInput):
-    """NVIDIA DALI decodes and augments in threads of its own while the step before is computed."""
+    """Input by NVIDIA DALI, which decodes and augments in its own threads during the previous step."""
 
     def feed(self, recipe: Any, settings: Any) -> Any:
-        from tcbench.engine.backends.torch.batches import arriving
+        from tcbench.engine.backends.torch.batches import as_tensors
         from tcbench.engine.feeds.dali import DaliFeed
 
-        return recipe.of(arriving(lambda spec, site: DaliFeed(spec, site.dali())))
+        return recipe.with_source(as_tensors(lambda spec, site: DaliFeed(spec, site.dali())))
 
 
 class Foreach(Rung):
-    """A few launches update all parameters, by lists of tensors. PyTorch's default on a GPU, not on a CPU."""
+    """An update of all parameters in a few launches over lists of tensors. It is PyTorch's default only on a GPU."""
 
     name = "foreach"
     says = "the optimizer works on lists of tensors (SGD's foreach=True)"
@@ -139,12 +143,14 @@ class Foreach(Rung):
     source = "PyTorch documentation, torch.optim: foreach"
 
     def optimizer(self, optimizer: Any, settings: Any) -> Any:
-        return replace(optimizer, how=(("foreach", True),))
+        return replace(optimizer, sgd_options=(("foreach", True),))
 
 
 class Fp16(Rung):
-    """Mixed precision as PyTorch has it: weights stay float32, autocast runs convolutions and the classifier in
-    float16, and a GradScaler scales the loss (by the scenario's static scale)."""
+    """PyTorch's mixed precision in float16.
+
+    Weights stay float32, autocast runs convolutions and the classifier in float16, and a GradScaler scales the loss by
+    the scenario's constant."""
 
     name = "fp16"
     says = "autocast to float16, 32-bit accumulation, loss scaling, fp32 weights"
@@ -163,7 +169,7 @@ class Fp16(Rung):
 
 
 class Fp32(Rung):
-    """The start of the ladder: all in float32, no TensorFloat-32, which is PyTorch's own default for convolutions."""
+    """The start of the ladder: everything in float32, without TensorFloat-32, PyTorch's default for convolutions."""
 
     name = "fp32"
     says = "32-bit storage and arithmetic"
@@ -176,8 +182,9 @@ class Fp32(Rung):
 
 
 class FusedOptimizer(Rung):
-    """Momentum, weight decay and update of many parameters in one kernel. It also takes the loss scale and the overflow
-    flag on the device, so that a GradScaler no longer waits for it."""
+    """Momentum, weight decay and update of many parameters in one kernel.
+
+    The kernel reads the loss scale and the overflow flag on the device, so that the GradScaler need not wait."""
 
     name = "fused_optimizer"
     says = "the whole update in one kernel (SGD's fused=True)"
@@ -186,12 +193,13 @@ class FusedOptimizer(Rung):
     source = "PyTorch documentation, torch.optim: fused"
 
     def optimizer(self, optimizer: Any, settings: Any) -> Any:
-        return replace(optimizer, how=(("fused", True),))
+        return replace(optimizer, sgd_options=(("fused", True),))
 
 
 class Nhwc(Rung):
-    """PyTorch's channels_last: tensors seen as (N, C, H, W) lie in memory as (N, H, W, C), which is what Tensor Cores
-    read without transposing."""
+    """PyTorch's channels_last: tensors of shape (N, C, H, W) are stored as (N, H, W, C).
+
+    Tensor Cores read this layout without a transpose."""
 
     name = "nhwc"
     says = "channels last: no transposes around a convolution"
@@ -205,17 +213,17 @@ class Nhwc(Rung):
 
 
 class OpenCv(OpenCvInput):
-    """OpenCV decodes and resizes in place of Pillow, still in the step's own thread."""
+    """Input decoded and resized by OpenCV instead of Pillow, in the same thread as the step."""
 
     def feed(self, recipe: Any, settings: Any) -> Any:
-        from tcbench.engine.backends.torch.batches import arriving
+        from tcbench.engine.backends.torch.batches import as_tensors
         from tcbench.engine.feeds.opencv import make_opencv_feed
 
-        return recipe.of(arriving(lambda spec, _: make_opencv_feed(spec)))
+        return recipe.with_source(as_tensors(lambda spec, _: make_opencv_feed(spec)))
 
 
 class Tf32(Rung):
-    """Float32 storage; Tensor Cores convolve and multiply inputs rounded to TensorFloat-32 (10 bits of fraction)."""
+    """Float32 storage with Tensor Core arithmetic on inputs rounded to TensorFloat-32 (10 bits of fraction)."""
 
     name = "tf32"
     says = "32-bit storage, convolutions round their inputs to TensorFloat-32"
@@ -230,9 +238,10 @@ class Tf32(Rung):
 
 @contextlib.contextmanager
 def _float32_math(math: Literal["ieee", "tf32"]) -> Iterator[None]:
-    """Convolutions and matrix products of float32 on a GPU: in float32, or with inputs rounded to TensorFloat-32. These
-    two setters are the ones that keep PyTorch's older and newer flags in step; setting one family alone makes reading
-    the other an error."""
+    """Set whether a GPU computes float32 convolutions and matrix products in float32 or TensorFloat-32.
+
+    PyTorch has older and newer flags for this, and raises an error if only one family is set. The two setters used here
+    keep both in agreement."""
     import torch
 
     products, convolutions = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32

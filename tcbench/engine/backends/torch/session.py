@@ -1,4 +1,4 @@
-"""A PyTorch training step as a Session."""
+"""The training session of the PyTorch backend."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tcbench.engine.models.geometry import Network as Geometry
 
 
 class Step(BaseStep):
-    """See `BaseStep`."""
+    """A PyTorch training step. `autocast` makes the context of the forward pass."""
 
     def __init__(
         self,
@@ -43,19 +43,19 @@ class Step(BaseStep):
 
     def forward(self) -> None:
         with self.autocast():
-            logits, *others = self.model(self.x)
+            logits, *auxiliary = self.model(self.x)
             self.loss = F.cross_entropy(logits, self.t)
-            for weight, other in zip(self.auxiliary_weights, others, strict=True):
+            for weight, other in zip(self.auxiliary_weights, auxiliary, strict=True):
                 self.loss = self.loss + weight * F.cross_entropy(other, self.t)
 
     def backward(self) -> None:
         self.optimizer.backward(self.loss)
-        # The graph goes before the next forward pass allocates.
+        # Frees the graph before the next forward pass allocates memory.
         self.loss_value, self.loss = self.loss.detach(), None
 
 
 class TorchSession(BaseSession):
-    """See `BaseSession`."""
+    """A training session in PyTorch."""
 
     step: Step
 
@@ -65,7 +65,7 @@ class TorchSession(BaseSession):
     def build(self, stack: contextlib.ExitStack) -> Step:
         cell, site = self.cell, self.site
         parts: Parts = self.fold("parts", Parts())
-        with initial.numbers(cell.seed) as rng:
+        with initial.random_state(cell.seed) as rng:
             self.model = model = Network(self._stages, rng)
         model.train().to(device=site.device, memory_format=parts.memory_format)
         self.n_parameters = sum(parameter.numel() for parameter in model.parameters())
@@ -76,7 +76,7 @@ class TorchSession(BaseSession):
             stack.enter_context(process_group(self._world, site.backend))
             exchange = DataParallel(model, site)
         recipe: FeedRecipe = self.fold("feed", FeedRecipe(self.feed_spec(parts.pixels), pillow))
-        feed = (recipe.of(synthetic) if cell.input.kind == "synthetic" else recipe).make(site)
+        feed = (recipe.with_source(synthetic) if cell.input.kind == "synthetic" else recipe).make(site)
         stack.callback(feed.close)
         autocast = functools.partial(
             torch.autocast, site.device.type, parts.autocast, enabled=parts.autocast is not None
@@ -93,10 +93,10 @@ class TorchSession(BaseSession):
 
 @contextlib.contextmanager
 def _threads(n: int) -> Iterator[None]:
-    """PyTorch's threads within an operation."""
-    before = torch.get_num_threads()
+    """Run PyTorch's operations on `n` threads."""
+    previous = torch.get_num_threads()
     torch.set_num_threads(n)
     try:
         yield
     finally:
-        torch.set_num_threads(before)
+        torch.set_num_threads(previous)

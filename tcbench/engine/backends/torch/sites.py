@@ -1,11 +1,9 @@
-"""Sites, the places where a PyTorch step computes: the host, or a GPU. Their clock, their memory, and the way of a
-feed's batch to them.
+"""Sites, the devices on which a PyTorch step computes: their clock, their memory, and how batches get there.
 
-Two orders are kept on a GPU, as in `feeds.dali`: a batch has arrived before it is read (everything runs on PyTorch's
-current stream, which waits for DALI's), and its memory is used again only when it has been read. A batch from the host
-is copied through two pinned buffers, each with an event that says when its last copy is done, so that the host waits
-for a copy only when it is two batches ahead; its place on the GPU is PyTorch's allocator's, which is in stream order.
-"""
+On a GPU, as in `feeds.dali`, a batch is complete before it is read (everything runs on PyTorch's current stream, which
+waits for DALI's), and its memory is reused only after it has been read. Batches from the host are copied through two
+pinned buffers. An event marks the end of each copy, so the host waits only when it is two batches ahead. Memory on the
+GPU comes from PyTorch's allocator, which works in stream order."""
 
 from __future__ import annotations
 
@@ -22,15 +20,16 @@ from tcbench.engine.feeds import dali
 from tcbench.engine.session import Clock
 
 Batch = tuple[torch.Tensor, torch.Tensor]
-"""Images and labels (N,)."""
+"""A tuple of images and labels (N,)."""
 
 _CALIBRATION_CYCLES = 10_000_000
-"""Some milliseconds: long beside a launch."""
+"""A few milliseconds, which is long compared with a launch."""
 
 
 class Site:
-    """A place to compute: the processor, in this process. Tensors share the feed's memory. `backend`: PyTorch's name of
-    what reduces tensors here over ranks."""
+    """The host CPU as a site, and the base class of GPU sites. Tensors share the feed's memory.
+
+    `backend` is PyTorch's name of the library that reduces tensors over ranks."""
 
     backend = "gloo"
     clock: Clock
@@ -40,28 +39,28 @@ class Site:
         self.clock = HostClock()
 
     def scope(self) -> contextlib.AbstractContextManager[None]:
-        """Held from build to end."""
+        """Return the context that a session holds from build to close."""
         return contextlib.nullcontext()
 
-    def arrive(self, x: Any, t: Any) -> Batch:
-        """A feed's batch as tensors here, shape and dtype unchanged."""
+    def upload(self, x: Any, t: Any) -> Batch:
+        """Return a feed's batch as tensors at this site, with shape and dtype unchanged."""
         return torch.from_numpy(x), torch.from_numpy(t)
 
     def dali(self) -> dali.Placement:
-        """The place where DALI decodes for a consumer here."""
+        """Return the placement of a DALI pipeline for this site."""
         return dali.ON_CPU
 
     def peak_memory(self) -> tuple[int, Literal["process", "device"]]:
-        """Bytes, and of what."""
+        """Return the peak memory in bytes, and whether it is the process's or the device's."""
         return peak_resident_bytes(), "process"
 
     def collectives(self) -> str:
-        """The name and version of `backend` for people."""
+        """Return the name and version of the library that reduces tensors, for display."""
         return self.backend
 
 
 class GpuSite(Site):
-    """One NVIDIA GPU, on PyTorch's current stream of it."""
+    """An NVIDIA GPU as a site, on PyTorch's current stream."""
 
     backend = "nccl"
 
@@ -83,9 +82,9 @@ class GpuSite(Site):
         self._pinned = (_Pinned(self.device), _Pinned(self.device))
 
     def _stall(self, seconds: float) -> None:
-        """PyTorch's own kernel that spins counts cycles, at a clock that the first call finds out."""
+        """Keep the GPU busy with PyTorch's spin kernel, which counts cycles; the first call measures their rate."""
         if not self._cycles_per_s:
-            torch.cuda._sleep(_CALIBRATION_CYCLES // 10)  # which loads it
+            torch.cuda._sleep(_CALIBRATION_CYCLES // 10)  # loads the kernel
             self.clock.mark()
             torch.cuda._sleep(_CALIBRATION_CYCLES)
             self.clock.mark()
@@ -99,7 +98,7 @@ class GpuSite(Site):
             yield
             torch.cuda.synchronize()
 
-    def arrive(self, x: Any, t: Any) -> Batch:
+    def upload(self, x: Any, t: Any) -> Batch:
         if isinstance(x, torch.Tensor):
             return x, t
         self._pinned = self._pinned[::-1]
@@ -109,14 +108,14 @@ class GpuSite(Site):
         return dali.Placement(
             device_id=self.device.index,
             decoder="mixed",
-            # By the CUDA Array Interface: see `tcbench.engine.feeds.dali.gpu_placement`.
+            # Uses the CUDA Array Interface; see `tcbench.engine.feeds.dali.gpu_placement`.
             hand_over=lambda output: torch.as_tensor(output.as_tensor(), device=self.device),
             stream=self._stream,
             fence=lambda: _Fence(self._stream),
         )
 
     def peak_memory(self) -> tuple[int, Literal["process", "device"]]:
-        """Bytes that PyTorch's allocator held."""
+        """Return the most bytes that PyTorch's allocator has reserved."""
         return torch.cuda.max_memory_reserved(self.device), "device"
 
     def collectives(self) -> str:
@@ -124,7 +123,7 @@ class GpuSite(Site):
 
 
 class _Fence:
-    """A point in a stream, as `feeds.dali` asks for it."""
+    """A point in a stream (see `feeds.dali.Fence`)."""
 
     def __init__(self, stream: Any) -> None:
         self._event = torch.cuda.Event(blocking=True)
@@ -139,7 +138,7 @@ class _Fence:
 
 
 class _Pinned:
-    """Page-locked host memory for one batch, and when its last copy to the device is done."""
+    """A page-locked host buffer for one batch, with an event at the end of its last copy to the device."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -147,20 +146,20 @@ class _Pinned:
         self._copied = torch.cuda.Event()
 
     def upload(self, x: Any, t: Any) -> Batch:
-        """Copies to the device, in stream order; waits only for this buffer's own last copy."""
-        arrived = torch.from_numpy(x), torch.from_numpy(t)
+        """Copy a batch to the device in stream order. Waits only for the last copy from this buffer."""
+        host = torch.from_numpy(x), torch.from_numpy(t)
         if self._batch is None:
-            self._batch = arrived[0].pin_memory(), arrived[1].pin_memory()
+            self._batch = host[0].pin_memory(), host[1].pin_memory()
         else:
             self._copied.synchronize()
-            for pinned, source in zip(self._batch, arrived, strict=True):
+            for pinned, source in zip(self._batch, host, strict=True):
                 pinned.copy_(source)
-        x_there, t_there = (pinned.to(self._device, non_blocking=True) for pinned in self._batch)
+        device_x, device_t = (pinned.to(self._device, non_blocking=True) for pinned in self._batch)
         self._copied.record()
-        return x_there, t_there
+        return device_x, device_t
 
 
 def open_site(device: str) -> Site:
-    """The site that "cpu" or "cuda:N" names. Raises SelectionError where PyTorch finds no GPU."""
+    """Return the site for the device "cpu" or "cuda:N". Raises SelectionError if PyTorch finds no GPU."""
     kind, _, index = device.partition(":")
     return Site() if kind == "cpu" else GpuSite(int(index or 0))

@@ -201,7 +201,7 @@ def test_a_factor_that_cannot_be_inverted_is_named(monkeypatch):
 
 def test_costly_layers_are_shared_over_ranks():
     layers = tuple(kfac.KfacLayer(str(size), 0, None, size, size) for size in (10, 100, 90, 30, 80))
-    owners = kfac.share(layers, 2)
+    owners = kfac.assign_ranks(layers, 2)
     costs = [sum(layer.cost for layer, rank in owners.items() if rank == which) for which in (0, 1)]
     assert max(costs) / sum(costs) < 0.56
-    assert kfac.share(layers, 1) == dict.fromkeys(layers, 0)
+    assert kfac.assign_ranks(layers, 1) == dict.fromkeys(layers, 0)

@@ -15,7 +15,7 @@ from training import run_step
 
 from tcbench.core.record import Input, MeasureSettings, TrainSettings
 from tcbench.engine.backends import backend
-from tcbench.engine.backends.torch.batches import Arriving
+from tcbench.engine.backends.torch.batches import TensorFeed
 from tcbench.engine.backends.torch.sites import GpuSite
 from tcbench.engine.feeds.dali import ON_CPU, DaliFeed
 from tcbench.engine.feeds.spec import FeedSpec, TensorSpec
@@ -65,7 +65,7 @@ def test_batches_from_the_host_and_from_dalis_gpu_are_what_the_host_reads(layout
     spec = FeedSpec(images, 8, 64, 24, TensorSpec(layout, "float32"), 1, 2, augment=False)
     site = GpuSite(0)
     expected = DaliFeed(spec, ON_CPU)
-    sources = [Arriving(DaliFeed(spec, ON_CPU), spec, site), Arriving(DaliFeed(spec, site.dali()), spec, site)]
+    sources = [TensorFeed(DaliFeed(spec, ON_CPU), spec, site), TensorFeed(DaliFeed(spec, site.dali()), spec, site)]
     for _ in range(5):  # more than there are pinned buffers
         x, t = expected.next()
         pixels = x if layout == "NCHW" else x.transpose(0, 3, 1, 2)

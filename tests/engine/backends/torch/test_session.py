@@ -149,19 +149,19 @@ class Counting(Feed):
         self.closed += 1
 
 
-def arriving(feed: Feed) -> batches.Arriving:
-    return batches.Arriving(feed, spec(None), Site())
+def tensor_feed(feed: Feed) -> batches.TensorFeed:
+    return batches.TensorFeed(feed, spec(None), Site())
 
 
 def test_arriving_batches_share_the_feeds_memory():
     feed = Counting()
-    x, _ = arriving(feed).next()
+    x, _ = tensor_feed(feed).next()
     assert x.data_ptr() == feed.x.ctypes.data
 
 
 def test_batches_at_fixed_addresses_are_copies_at_the_same_place():
     feed = Counting()
-    source = batches.at_fixed_addresses(arriving(feed))
+    source = batches.at_fixed_addresses(tensor_feed(feed))
     first, _ = source.next()
     assert first.data_ptr() != feed.x.ctypes.data
     assert first.max() == 1
@@ -174,7 +174,7 @@ def test_batches_at_fixed_addresses_are_copies_at_the_same_place():
 
 def test_a_kept_batch_is_made_once():
     feed = Counting()
-    source = batches.Kept(arriving(feed))
+    source = batches.ConstantFeed(tensor_feed(feed))
     assert source.next()[0] is source.next()[0]
     assert source.next()[0].max() == 1
     assert source.prefetch_depth == 0

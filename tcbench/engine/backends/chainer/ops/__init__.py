@@ -1,8 +1,8 @@
 # ruff: noqa: F403  (its names are those of its modules)
-"""The operations that the model is built from. All take chainer Variables or arrays and return one Variable.
+"""The operations that models are built from. All take Chainer Variables or arrays and return one Variable.
 
-float32 and float64 are computed in their own precision. float16 is stored as float16, computed and accumulated in
-float32, and rounded once at an op's output: what a Tensor Core does."""
+float32 and float64 are computed in their own precision. float16 is stored in 16 bits, computed and accumulated in
+float32, and rounded once at an operation's output, as Tensor Cores do."""
 
 from tcbench.engine.backends.chainer.ops.batch_norm import *
 from tcbench.engine.backends.chainer.ops.bias import *

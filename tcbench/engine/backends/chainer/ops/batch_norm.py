@@ -1,4 +1,4 @@
-"""Batch normalisation alone, with ReLU, and with an addition and ReLU."""
+"""Batch normalisation, optionally followed by an addition and ReLU."""
 
 import functools
 from dataclasses import dataclass, replace
@@ -9,19 +9,20 @@ import numpy as np
 from tcbench.engine import work
 from tcbench.engine.accelerators.protocol import Accelerator, Array, BatchNormRoute
 from tcbench.engine.backends.chainer.compat import chainer
-from tcbench.engine.backends.chainer.ops.elementwise import relu_backward_on
+from tcbench.engine.backends.chainer.ops.elementwise import relu_gradient
 from tcbench.engine.backends.chainer.ops.node import ForwardNode, Variable, Variables, dtype_of, logical
 from tcbench.engine.work import After, DType, Layout
 
 EPS = 2e-5
-"""Chainer's own batch-normalisation epsilon."""
+"""Chainer's default epsilon of batch normalisation."""
 
 
 @dataclass
 class RunningStatistics:
-    """Moving averages of mean and variance for evaluation, updated in place as Chainer's BatchNormalization does:
-    running = decay * running + (1 - decay) * batch, the variance with the factor m / (m - 1). mean, var: float32
-    (C,)."""
+    """Moving averages of mean and variance, float32 (C,), for evaluation.
+
+    They are updated in place as in Chainer's BatchNormalization: running = decay * running + (1 - decay) * batch, with
+    the factor m / (m - 1) for the variance of m values."""
 
     mean: Array
     var: Array
@@ -29,7 +30,7 @@ class RunningStatistics:
 
 
 class BatchNorm(ForwardNode):
-    """relu(bn(x) + residual), either or both of the latter absent. Inputs: x, gamma, beta[, residual]."""
+    """The node of relu(bn(x) + residual), where ReLU and residual are optional. Inputs: x, gamma, beta[, residual]."""
 
     route: BatchNormRoute
     with_residual: bool
@@ -49,10 +50,10 @@ class BatchNorm(ForwardNode):
         self.x, self.gamma, self.beta = x, gamma, beta
         y = accelerator.empty(x.shape, x.dtype)
         self.mean, self.inv_std = (accelerator.empty(gamma.shape, gamma.dtype) for _ in range(2))
-        self.kept = () if route.saved is None else (accelerator.empty(*route.saved),)
-        added = (residual,) if route.forward.norm.add else ()
+        self.saved = () if route.saved is None else (accelerator.empty(*route.saved),)
+        residuals = (residual,) if route.forward.norm.add else ()
         running = (self.running.mean, self.running.var)
-        accelerator.launch(route.forward, x, *added, gamma, beta, *running, y, self.mean, self.inv_std, *self.kept)
+        accelerator.launch(route.forward, x, *residuals, gamma, beta, *running, y, self.mean, self.inv_std, *self.saved)
         if route.then == "relu":
             accelerator.launch(work.Relu.interned(y.size, dtype_of(y)), y, y)
         elif route.then == "add_relu":
@@ -63,8 +64,9 @@ class BatchNorm(ForwardNode):
     def _evaluate_on(
         self, accelerator: Accelerator, x: Array, gamma: Array, beta: Array, residual: Any
     ) -> tuple[Array]:
-        """With the running statistics, for inference alone: there is no gradient. Waits for the device, since scale and
-        bias (C,) are computed on the host."""
+        """Normalise with the running statistics, for inference only: there is no gradient.
+
+        Waits for the device, because scale and bias (C,) are computed on the host."""
         if chainer.config.enable_backprop:
             raise NotImplementedError(
                 "batch_norm: evaluation has no gradient: call it under chainer.no_backprop_mode()"
@@ -77,16 +79,17 @@ class BatchNorm(ForwardNode):
         vectors = (scale.astype(gamma.dtype), (beta64 - scale * mean).astype(gamma.dtype))
         norm = norm_of(x.shape, self.layout, dtype_of(x), self._after)
         y = accelerator.empty(x.shape, x.dtype)
-        added = () if residual is None else (residual,)
-        accelerator.launch(work.BatchNormApply.interned(norm), x, *added, *map(accelerator.upload, vectors), y)
+        residuals = () if residual is None else (residual,)
+        accelerator.launch(work.BatchNormApply.interned(norm), x, *residuals, *map(accelerator.upload, vectors), y)
         return (y,)
 
     @property
     def _after(self) -> After:
+        """The operations after the normalisation."""
         return "none" if not self.relu else "add_relu" if self.with_residual else "relu"
 
     def _checked(self, inputs: tuple[Array, ...]) -> tuple[Array, Array, Array, Any]:
-        """x, gamma, beta and the residual or None, which fit each other."""
+        """Return x, gamma, beta and the residual or None. Raises ValueError if their shapes or dtypes do not fit."""
         x, gamma, beta, *rest = inputs
         channels = x.shape[1 if self.layout == "NCHW" else -1]
         if x.ndim != 4 or gamma.shape != (channels,) or beta.shape != (channels,):
@@ -94,30 +97,31 @@ class BatchNorm(ForwardNode):
                 f"batch_norm: x {x.shape}, gamma {gamma.shape}, beta {beta.shape} do not fit in {self.layout}"
             )
         residual = rest[0] if rest else None
+        self.with_residual = residual is not None
         if residual is not None and (residual.shape != x.shape or residual.dtype != x.dtype):
             raise ValueError(f"batch_norm: residual {residual.shape} {residual.dtype}, expected {x.shape} {x.dtype}")
-        self.with_residual = residual is not None
         return x, gamma, beta, residual
 
     def gradients(self, accelerator: Accelerator, gy: Array) -> tuple[Array, ...]:
-        """gx, ggamma, gbeta[, gresidual] of gy."""
+        """Return the gradients of x, gamma, beta[, residual] from gy."""
         backward = self.route.backward
         if self.route.then != "none":
-            gy = relu_backward_on(accelerator, gy, self.y)
+            gy = relu_gradient(accelerator, gy, self.y)
         gx = accelerator.empty(gy.shape, gy.dtype)
         ggamma, gbeta = (accelerator.empty(self.gamma.shape, self.gamma.dtype) for _ in range(2))
-        added = (accelerator.empty(gy.shape, gy.dtype),) if backward.norm.add else ()
-        # A call that fused ReLU computes its mask again from what it was of.
+        gresidual = (accelerator.empty(gy.shape, gy.dtype),) if backward.norm.add else ()
+        # A library call that fused ReLU recomputes ReLU's mask from beta and y.
         call = isinstance(backward, work.BatchNormCallBackward) and backward.norm.relu
-        again = (self.beta, self.y) if call else ()
-        kept = (self.x, self.gamma, self.mean, self.inv_std, *again, *self.kept)
-        accelerator.launch(backward, gy, *kept, gx, ggamma, gbeta, *added)
-        return gx, ggamma, gbeta, *(added or (gy,) * self.with_residual)
+        mask_operands = (self.beta, self.y) if call else ()
+        operands = (self.x, self.gamma, self.mean, self.inv_std, *mask_operands, *self.saved)
+        accelerator.launch(backward, gy, *operands, gx, ggamma, gbeta, *gresidual)
+        return gx, ggamma, gbeta, *(gresidual or (gy,) * self.with_residual)
 
 
 class BatchNormFromSums(BatchNorm):
-    """The same from each channel's sum and sum of squares, which the convolution before has taken: one pass over x
-    less. Inputs: x, sum, square_sum, gamma, beta[, residual]; the sums get no gradient."""
+    """Batch normalisation that saves a pass over x: the preceding convolution has computed the channels' sums.
+
+    Inputs: x, sum, sum of squares, gamma, beta[, residual]. The sums get no gradient."""
 
     def forward_on(self, accelerator: Accelerator, inputs: tuple[Array, ...]) -> tuple[Array]:
         x, total, squares, *rest = inputs
@@ -126,7 +130,7 @@ class BatchNormFromSums(BatchNorm):
             return self._evaluate_on(accelerator, x, gamma, beta, residual)
         momentum = 1 - self.running.decay
         self.route = route = _from_sums(norm_of(x.shape, self.layout, dtype_of(x), self._after))
-        self.x, self.gamma, self.kept = x, gamma, ()
+        self.x, self.gamma, self.saved = x, gamma, ()
         self.mean, self.inv_std, scale, bias = (accelerator.empty(gamma.shape, gamma.dtype) for _ in range(4))
         running = (self.running.mean, self.running.var)
         accelerator.launch(
@@ -134,28 +138,29 @@ class BatchNormFromSums(BatchNorm):
             *(total, squares, gamma, beta, *running, self.mean, self.inv_std, scale, bias),
         )
         y = accelerator.empty(x.shape, x.dtype)
-        added = () if residual is None else (residual,)
-        accelerator.launch(work.BatchNormApply.interned(route.norm), x, *added, scale, bias, y)
+        residuals = () if residual is None else (residual,)
+        accelerator.launch(work.BatchNormApply.interned(route.norm), x, *residuals, scale, bias, y)
         self.y = y if self.relu else None
         return (y,)
 
     def backward(self, indexes: tuple[int, ...], gys: Variables) -> Variables:
-        place = {0: 0, 3: 1, 4: 2, 5: 3}
-        wanted = tuple(place[i] for i in indexes if i in place)
-        gradients = iter(super().backward(wanted, gys))
-        return tuple(next(gradients) if i in place else None for i in indexes)
+        positions = {0: 0, 3: 1, 4: 2, 5: 3}  # index of an input -> that of its gradient in `gradients`
+        selected = tuple(positions[i] for i in indexes if i in positions)
+        gradients = iter(super().backward(selected, gys))
+        return tuple(next(gradients) if i in positions else None for i in indexes)
 
 
 @functools.cache
 def norm_of(shape: tuple[int, ...], layout: Layout, dtype: DType, after: After) -> work.Norm:
-    """The batch normalisation of an array of this shape; the same object for the same arguments."""
+    """Return the description of the batch normalisation of an array of this shape. Cached."""
     return work.Norm(*logical(shape, layout), layout, dtype, after)
 
 
 @functools.cache
 def _from_sums(norm: work.Norm) -> BatchNormRoute:
-    """The route back where the convolution has taken the statistics: there is no mask, so ReLU's gradient is work of
-    its own. `forward` is what it stands in for and is not launched."""
+    """Return the backward route if the convolution has computed the statistics.
+
+    There is no saved mask, so ReLU's gradient is launched separately. The route's `forward` is never launched."""
     alone = replace(norm, after="none")
     return BatchNormRoute(norm, work.BatchNormForward(alone, 0.0, 0.0), work.BatchNormBackward(alone), norm.after)
 
@@ -170,10 +175,11 @@ def batch_norm(
     relu: bool = False,
     residual: Variable | None = None,
 ) -> Variable:
-    """gamma * (x - mean) / sqrt(var + EPS) + beta per channel, then ReLU if `relu`; with a residual of x's shape and
-    dtype, relu(that + residual). gamma, beta (C,), float32 even if x is float16. Of `convolution_2d_stats`' results (x,
-    and per channel its sum and sum of squares) the sums are used. While chainer.config.train is set, with the batch's
-    statistics, and `running` follows; else with `running`'s."""
-    added = () if residual is None else (residual,)
+    """Return gamma * (x - mean) / sqrt(var + EPS) + beta per channel, followed by ReLU if `relu`.
+
+    With a `residual` of x's shape and dtype it returns the ReLU of that plus the residual. gamma and beta are (C,), and
+    float32 even if x is float16. If x is the tuple that `convolution_2d_stats` returns, its sums are used. In training
+    (chainer.config.train) it uses the batch's statistics and updates `running`; otherwise it uses `running`."""
+    residuals = () if residual is None else (residual,)
     node, inputs = (BatchNormFromSums, x) if isinstance(x, tuple) else (BatchNorm, (x,))
-    return node(running, layout, relu or bool(added)).apply((*inputs, gamma, beta, *added))[0]
+    return node(running, layout, relu or bool(residuals)).apply((*inputs, gamma, beta, *residuals))[0]

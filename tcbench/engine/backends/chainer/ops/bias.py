@@ -1,14 +1,14 @@
-"""The bias of a convolution, with ReLU or without."""
+"""The bias of a convolution, with an optional ReLU."""
 
 from tcbench.engine import work
 from tcbench.engine.accelerators.protocol import Accelerator, Array
-from tcbench.engine.backends.chainer.ops.elementwise import relu_backward_on
+from tcbench.engine.backends.chainer.ops.elementwise import relu_gradient
 from tcbench.engine.backends.chainer.ops.node import ForwardNode, Gradient, Variable, Variables, dtype_of, logical
 from tcbench.engine.work import Layout
 
 
 class Bias(ForwardNode):
-    """[relu](x + b), in x's memory. Keeps its output, whose sign ReLU's gradient needs."""
+    """The node of [relu](x + b), computed in x's memory. It keeps the output because ReLU's gradient needs its sign."""
 
     def __init__(self, layout: Layout, relu: bool) -> None:
         self.layout = layout
@@ -26,7 +26,7 @@ class Bias(ForwardNode):
         return (x,)
 
     def rows(self, x: Array) -> tuple[int, int, int]:
-        """Rows, columns and pixels, as work has them."""
+        """Return x's rows, columns and pixels per row, as the work's arguments."""
         n, c, h, w = logical(x.shape, self.layout)
         return (n, c, h * w) if self.layout == "NCHW" else (n * h * w, c, 1)
 
@@ -35,11 +35,11 @@ class Bias(ForwardNode):
         return tuple(Gradient(self.bias_gradient).apply((gx,))[0] if i else gx for i in indexes)
 
     def relu_gradient(self, accelerator: Accelerator, gy: Array) -> tuple[Array]:
-        """gx of gy."""
-        return (relu_backward_on(accelerator, gy, self.y),)
+        """Return the gradient of x from that of the output."""
+        return (relu_gradient(accelerator, gy, self.y),)
 
     def bias_gradient(self, accelerator: Accelerator, gx: Array) -> tuple[Array]:
-        """gb of gx: the sum of each image, then of all images."""
+        """Return the gradient of b, summed first over each image's pixels, then over images."""
         n, k, pixels = self.rows(gx)
         images = gx.shape[0]
         parts, gb = (accelerator.empty(shape, self.bias_dtype) for shape in ((images, k), (k,)))
@@ -49,6 +49,7 @@ class Bias(ForwardNode):
 
 
 def bias(x: Variable, b: Variable, *, layout: Layout, relu: bool = False) -> Variable:
-    """[relu](x + b) per channel, in x's own memory, which nothing else may read. b (C,), float32 even where x is
-    float16."""
+    """Return [relu](x + b) per channel. b is (C,), and float32 even if x is float16.
+
+    It overwrites x, so nothing else may read x."""
     return Bias(layout, relu).apply((x, b))[0]

@@ -10,7 +10,7 @@ from tcbench.engine.work import Layout
 
 
 class Concatenation(ForwardNode):
-    """One array of several."""
+    """The node that concatenates its inputs along the channels."""
 
     def __init__(self, layout: Layout) -> None:
         self.axis = 1 if layout == "NCHW" else 3
@@ -19,8 +19,8 @@ class Concatenation(ForwardNode):
         first = inputs[0]
         shapes = {(*x.shape[: self.axis], *x.shape[self.axis + 1 :]) for x in inputs}
         if len(shapes) > 1 or any(x.ndim != 4 or x.dtype != first.dtype for x in inputs):
-            given = ", ".join(f"{x.shape} {x.dtype}" for x in inputs)
-            raise ValueError(f"concatenate: expected one dtype, and one shape but for axis {self.axis}, got {given}")
+            got = ", ".join(f"{x.shape} {x.dtype}" for x in inputs)
+            raise ValueError(f"concatenate: expected one dtype, and one shape but for axis {self.axis}, got {got}")
         self.shapes = [x.shape for x in inputs]
         channels = sum(shape[self.axis] for shape in self.shapes)
         y = accelerator.empty((*first.shape[: self.axis], channels, *first.shape[self.axis + 1 :]), first.dtype)
@@ -29,7 +29,7 @@ class Concatenation(ForwardNode):
         return (y,)
 
     def places(self) -> list[tuple[int, int, int, int]]:
-        """Rows, width, total and first column of each part."""
+        """Return each input's place in the output: rows, width, total width and first column."""
         rows = math.prod(self.shapes[0][: self.axis])
         widths = [math.prod(shape[self.axis :]) for shape in self.shapes]
         begins = itertools.accumulate(widths, initial=0)
@@ -43,5 +43,5 @@ class Concatenation(ForwardNode):
 
 
 def concatenate(xs: Variables, *, layout: Layout) -> Variable:
-    """One map with all their channels, in order. Raises ValueError for maps of different sizes."""
+    """Return the concatenation of maps along their channels. Raises ValueError if their sizes or dtypes differ."""
     return Concatenation(layout).apply(xs)[0]

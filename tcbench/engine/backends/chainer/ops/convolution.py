@@ -12,7 +12,7 @@ from tcbench.engine.work import DType, Layout, Math
 
 @dataclass(frozen=True)
 class ConvWorks:
-    """The pieces of work of one convolution."""
+    """The forward and backward work of one convolution."""
 
     fprop: work.ConvFprop
     stats: work.ConvFpropStats
@@ -25,7 +25,7 @@ class ConvWorks:
 def works_of(
     x_shape: tuple[int, ...], w_shape: tuple[int, ...], stride: int, pad: int, layout: Layout, dtype: DType, math: Math
 ) -> ConvWorks:
-    """The work on arrays of these shapes; the same objects for the same arguments."""
+    """Return the work of a convolution of arrays of these shapes. Cached."""
     (n, c, h, w), (k, _, r, s) = logical(x_shape, layout), logical(w_shape, layout)
     conv = work.Conv2d(n, c, h, w, k, r, s, stride, pad, layout, dtype, math)
     return ConvWorks(
@@ -38,39 +38,41 @@ def works_of(
 
 
 class Filtered(ForwardNode):
-    """An operation of x and a filter or matrix w, by the works of a convolution."""
+    """The base class of nodes that apply a filter or matrix w to x, with the work of a convolution."""
 
     works: ConvWorks
 
     def dgrad(self, accelerator: Accelerator, gy: Array, accumulated: Array | None = None) -> tuple[Array]:
-        """gx of gy; of gy and another gradient of x their sum."""
+        """Return the gradient of x from gy, plus the gradient `accumulated` so far if there is one."""
         gx = accelerator.empty(self.x.shape, self.x.dtype)
         if accumulated is not None and self.adds_to_dgrad(accelerator):
             accelerator.launch(self.works.dgrad_add, gy, self.w, accumulated, gx)
             return (gx,)
         self.write_dgrad(accelerator, gy, gx)
-        return (gx,) if accumulated is None else node.add_on(accelerator, gx, accumulated, gx)
+        return (gx,) if accumulated is None else node.add_into(accelerator, gx, accumulated, gx)
 
     def wgrad(self, accelerator: Accelerator, gy: Array) -> tuple[Array]:
-        """gw of gy."""
+        """Return the gradient of w from gy, and notify listeners."""
         gw = accelerator.empty(self.w.shape, self.w.dtype)
         self.write_wgrad(accelerator, gy, gw)
-        node.filter_gradient(self, gy)
+        node.notify_filter_gradient(self, gy)
         return (gw,)
 
     def write_dgrad(self, accelerator: Accelerator, gy: Array, gx: Array) -> None:
+        """Write the gradient of x into `gx`."""
         accelerator.launch(self.works.dgrad, gy, self.w, gx)
 
     def write_wgrad(self, accelerator: Accelerator, gy: Array, gw: Array) -> None:
+        """Write the gradient of w into `gw`."""
         accelerator.launch(self.works.wgrad, self.x, gy, gw)
 
     def adds_to_dgrad(self, accelerator: Accelerator) -> bool:
-        """Whether another gradient of x is added by ConvDgradAdd."""
+        """Return whether ConvDgradAdd can add another gradient of x in the same launch."""
         return accelerator.adds_to_dgrad
 
 
 class Convolution(Filtered):
-    """y of x and w."""
+    """The node of a convolution of x with w."""
 
     def __init__(self, stride: int, pad: int, layout: Layout, math: Math) -> None:
         self.stride = stride
@@ -85,7 +87,7 @@ class Convolution(Filtered):
         return (y, *self.fprop(accelerator, y))
 
     def fprop(self, accelerator: Accelerator, y: Array) -> tuple[Array, ...]:
-        """Write y; what else is taken of it."""
+        """Write the output into `y`, and return further outputs."""
         accelerator.launch(self.works.fprop, self.x, self.w, y)
         return ()
 
@@ -113,14 +115,15 @@ class Convolution(Filtered):
     ) -> Variables:
         if 0 not in indexes or accumulated[0] is None:
             return super().backward_accumulate(indexes, gys, accumulated)
-        # The other gradient of x, of the shortcut, may be added while a block of the product is in cache.
+        # Adding the shortcut's gradient of x in the same launch saves a pass: blocks of the product are still in cache.
         gx = Gradient(self.dgrad).apply((gys[0], accumulated[0]))
         return gx + super().backward_accumulate(indexes[1:], gys, accumulated[1:])
 
 
 class ConvolutionStats(Convolution):
-    """y, and the sum and sum of squares of each of its channels, (K,). The sums have no gradient of their own:
-    batch normalisation's gradient is taken through y."""
+    """The node of a convolution that also returns each output channel's sum and sum of squares, (K,).
+
+    The sums get no gradient of their own, because batch normalisation's gradient flows through y."""
 
     def fprop(self, accelerator: Accelerator, y: Array) -> tuple[Array, ...]:
         conv = self.works.stats.conv
@@ -132,13 +135,15 @@ class ConvolutionStats(Convolution):
 def convolution_2d(
     x: Variable, w: Variable, *, stride: int, pad: int, layout: Layout, math: Math = "strict"
 ) -> Variable:
-    """NCHW: x (N, C, H, W), w (K, C, R, S). NHWC: x (N, H, W, C), w (K, R, S, C). Raises ValueError if they do not
-    fit. `math`: whether a GPU may round float32 inputs to TensorFloat-32."""
+    """Return the convolution of x with w. Raises ValueError if their shapes or dtypes do not fit.
+
+    NCHW: x (N, C, H, W), w (K, C, R, S). NHWC: x (N, H, W, C), w (K, R, S, C). `math` says whether a GPU may round
+    float32 inputs to TensorFloat-32."""
     return Convolution(stride, pad, layout, math).apply((x, w))[0]
 
 
 def convolution_2d_stats(
     x: Variable, w: Variable, *, stride: int, pad: int, layout: Layout, math: Math = "strict"
 ) -> Variables:
-    """The same, and per channel of y its sum and sum of squares: (y, sum, square_sum)."""
+    """Return (y, sum, square_sum): a convolution, and the sum and sum of squares of each output channel."""
     return ConvolutionStats(stride, pad, layout, math).apply((x, w))

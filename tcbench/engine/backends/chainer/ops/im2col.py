@@ -1,9 +1,9 @@
-"""Two-dimensional convolution without bias as im2col and a matrix product: what is done without a convolution library.
+"""Two-dimensional convolution without bias as im2col and a matrix product, for use without a convolution library.
 
-Columns are of the whole batch, so that each pass is one product, as in Chainer: image by image, as Caffe did to save
-memory, is 256 small products and as many launches at batch size 256. They live for the length of a pass and are made
-again for the gradient of w: kept, ResNet-50's would take 9 times its 3x3 convolutions' input. In NCHW the product gives
-a row of all images' pixels per channel, from where y is copied into its place."""
+The columns hold the whole batch, as in Chainer, so that each pass is one product. Caffe worked image by image to save
+memory, which takes 256 small products and launches at batch size 256. Columns live only during a pass and are computed
+again for the gradient of w; otherwise ResNet-50 would need 9 times the input of its 3x3 convolutions. In NCHW the
+product yields one row per channel with the pixels of all images, which is then rearranged into y."""
 
 import functools
 from dataclasses import dataclass
@@ -17,8 +17,10 @@ from tcbench.engine.work import Conv2d, Layout, Math
 
 @dataclass(frozen=True)
 class Im2colWorks:
-    """The pieces of work of one convolution: `product` is the matrix product, a 1x1 convolution of the columns.
-    `gather` and `place`: y's rows, a channel each, from the images and back; None where they are so already."""
+    """The work of one convolution by im2col.
+
+    `product` is the matrix product, as a 1x1 convolution of the columns. In NCHW, `gather` copies y from images to rows
+    of one channel each, and `place` copies it back; in NHWC both are None."""
 
     im2col: work.Im2col
     col2im: work.Col2im
@@ -29,16 +31,16 @@ class Im2colWorks:
 
 @functools.cache
 def im2col_works(conv: Conv2d) -> Im2colWorks:
-    """The same objects for the same convolution."""
+    """Return the work of a convolution by im2col. Cached."""
     im2col, product = work.Im2col(conv), work.product(conv)
     works = works_of(product.x_shape, product.w_shape, 1, 0, conv.layout, conv.dtype, conv.math)
-    copied = work.channel_transpose(conv) if conv.layout == "NCHW" else None
-    gather, place = (work.Im2col(copied), work.Col2im(copied)) if copied else (None, None)
+    transpose = work.channel_transpose(conv) if conv.layout == "NCHW" else None
+    gather, place = (work.Im2col(transpose), work.Col2im(transpose)) if transpose else (None, None)
     return Im2colWorks(im2col, work.Col2im(conv), works, gather, place)
 
 
 class Im2colConvolution(Convolution):
-    """y of x and w."""
+    """The node of a convolution of x with w by im2col."""
 
     lowered: Im2colWorks
 
@@ -67,6 +69,7 @@ class Im2colConvolution(Convolution):
         return False
 
     def _columns(self, accelerator: Accelerator) -> Array:
+        """Return the columns of x."""
         columns = self._empty_columns(accelerator)
         accelerator.launch(self.lowered.im2col, self.x, columns)
         return columns
@@ -75,6 +78,7 @@ class Im2colConvolution(Convolution):
         return accelerator.empty(self.lowered.product.fprop.conv.x_shape, self.x.dtype)
 
     def _rows(self, accelerator: Accelerator, gy: Array) -> Array:
+        """Return gy as a matrix with one row per channel (NCHW), or unchanged (NHWC)."""
         if self.lowered.gather is None:
             return gy
         rows = accelerator.empty(self.lowered.product.fprop.conv.y_shape, gy.dtype)
@@ -85,7 +89,7 @@ class Im2colConvolution(Convolution):
 def convolution_2d_im2col(
     x: Variable, w: Variable, *, stride: int, pad: int, layout: Layout, math: Math = "strict"
 ) -> Variable:
-    """As `convolution_2d`. One of 1x1, stride 1, is a matrix product as it stands."""
+    """Return the same as `convolution_2d`, computed by im2col. A 1x1 convolution of stride 1 needs no columns."""
     axes = (2, 3) if layout == "NCHW" else (1, 2)
     plain = all(w.shape[axis] == 1 for axis in axes) and (stride, pad) == (1, 0)
     return (Convolution if plain else Im2colConvolution)(stride, pad, layout, math).apply((x, w))[0]

@@ -1,4 +1,4 @@
-"""The classifier's matrix product."""
+"""The matrix product of a fully connected layer."""
 
 from tcbench.engine import work
 from tcbench.engine.accelerators.protocol import Accelerator, Array
@@ -8,7 +8,7 @@ from tcbench.engine.work import Math
 
 
 class Linear(Filtered):
-    """x @ w.T + b, as a 1x1 convolution, so that cuDNN does it: cuBLAS cannot be captured in a graph."""
+    """The node of x @ w.T + b, computed as a 1x1 convolution by cuDNN because cuBLAS cannot be captured in a graph."""
 
     def __init__(self, math: Math) -> None:
         self.math = math
@@ -34,13 +34,14 @@ class Linear(Filtered):
         return tuple(Gradient(gradients[i]).apply(gys)[0] for i in indexes)
 
     def bias_gradient(self, accelerator: Accelerator, gy: Array) -> tuple[Array]:
-        """gb of gy."""
+        """Return the gradient of b from gy."""
         gb = accelerator.empty((gy.shape[1],), self.bias_dtype)
         accelerator.launch(work.BiasGradient.interned(*gy.shape, dtype_of(gy)), gy, gb)
         return (gb,)
 
 
 def linear(x: Variable, w: Variable, b: Variable, *, math: Math = "strict") -> Variable:
-    """x @ w.T + b: x (N, ...), w (K, ...) alike and of one dtype, such as maps in either layout; b (K,) float32 even if
-    x is float16. `math` as in convolution_2d."""
+    """Return x @ w.T + b for x (N, ...) and w (K, ...) with the same trailing axes, such as maps, and the same dtype.
+
+    b is (K,), and float32 even if x is float16. `math` is as in `convolution_2d`."""
     return Linear(math).apply((x, w, b))[0]

@@ -6,7 +6,7 @@ from tcbench.engine.backends.chainer.ops.node import ForwardNode, Gradient, Vari
 
 
 class SoftmaxCrossEntropy(ForwardNode):
-    """The mean loss of logits and labels, times the weight."""
+    """The node of the weighted mean loss of logits and labels."""
 
     def __init__(self, weight: float) -> None:
         self.weight = weight
@@ -22,7 +22,7 @@ class SoftmaxCrossEntropy(ForwardNode):
         wide = work.wide(dtype_of(x))
         losses, loss = accelerator.empty(self.t.shape, wide), accelerator.empty((), wide)
         self.log_p = accelerator.empty(x.shape, wide)
-        # Labels are not read here, which would wait for the device: one that is out of range makes the loss NaN.
+        # Labels are not checked, because reading them would wait for the device. An invalid one makes the loss NaN.
         accelerator.launch(
             work.SoftmaxCrossEntropyForward.interned(*x.shape, dtype_of(x)), x, self.t, self.log_p, losses
         )
@@ -34,7 +34,7 @@ class SoftmaxCrossEntropy(ForwardNode):
         return tuple(None if i else gx for i in indexes)
 
     def gradient(self, accelerator: Accelerator, gloss: Array) -> tuple[Array]:
-        """gx of the loss's gradient (a loss scale, often)."""
+        """Return the gradient of the logits from that of the loss, which is usually the loss scale."""
         gx = accelerator.empty(self.log_p.shape, self.dtype)
         backward = work.SoftmaxCrossEntropyBackward.interned(*gx.shape, dtype_of(gx), self.weight)
         accelerator.launch(backward, self.log_p, self.t, gloss, gx)
@@ -42,6 +42,7 @@ class SoftmaxCrossEntropy(ForwardNode):
 
 
 def softmax_cross_entropy(x: Variable, t: Variable, weight: float = 1.0) -> Variable:
-    """The mean loss, a float32 scalar, of logits x (N, K) and labels t (N,), times the weight. The gradient has x's
-    dtype. A label outside [0, K) makes the loss NaN."""
+    """Return the mean loss of logits x (N, K) and labels t (N,), times the weight, as a float32 scalar.
+
+    The gradient has x's dtype. A label outside [0, K) makes the loss NaN."""
     return SoftmaxCrossEntropy(weight).apply((x, t))[0]

@@ -1,14 +1,12 @@
-"""The base of every op's FunctionNodes.
+"""Base classes of the FunctionNodes of all operations.
 
-One node per forward operation and one per gradient operation. A forward node keeps what its gradient needs as its
-own attributes; the gradient node reads them from the forward node when it runs, and its only inputs are gradients.
+There is a node for each forward operation and one for each gradient operation. A forward node stores what its gradient
+needs in its attributes; the gradient node reads them when it runs, and its only inputs are gradients. Nodes do not
+compute: they launch work on the current accelerator.
 
-A node computes nothing itself: it launches work on the current accelerator.
-
-The graph is Chainer's, and so is the walk over it. Only `FunctionNode.apply`, which builds it, is written anew: most of
-its time goes into what has no use here (ChainerX, memory layouts, type checks that the operations make themselves, the
-device, which the accelerator has made current, retained arrays). Where something listens or checks (hooks, debug mode)
-Chainer's runs."""
+Graph and traversal are Chainer's. Only `FunctionNode.apply`, which builds the graph, is replaced by a faster version
+without features that are unused here: ChainerX, memory layouts, type checks (the operations make their own), device
+selection (the accelerator is current) and retained arrays. With hooks or debug mode Chainer's version runs."""
 
 import contextlib
 import weakref
@@ -25,7 +23,7 @@ from tcbench.engine.work import HALVES, DType, Half, Layout
 from tcbench.engine.world import Current
 
 Variable = Any
-"""chainer.Variable; Chainer has no types."""
+"""A chainer.Variable; Chainer has no type annotations."""
 Variables = tuple[Variable, ...]
 
 
@@ -33,7 +31,7 @@ _DTYPES: dict[Any, DType] = {np.dtype(name): name for name in get_args(DType)}
 
 
 def dtype_of(array: Array) -> DType:
-    """The dtype's name as work has it. Raises ValueError for one that no work is described for."""
+    """Return the name of an array's dtype. Raises ValueError for a dtype that no work supports."""
     try:
         return _DTYPES[array.dtype]
     except KeyError:
@@ -41,36 +39,37 @@ def dtype_of(array: Array) -> DType:
 
 
 def half_of(array: Array) -> Half | None:
-    """The same where it has 16 bits, else None."""
+    """Return the name of an array's dtype if it has 16 bits, else None."""
     dtype = dtype_of(array)
     return dtype if dtype in HALVES else None
 
 
 def logical(shape: tuple[int, ...], layout: Layout) -> tuple[int, int, int, int]:
-    """(N, C, H, W) of a stored shape."""
+    """Return (N, C, H, W) for a shape stored in a layout."""
     n, c, h, w = shape if layout == "NCHW" else (shape[0], shape[3], shape[1], shape[2])
     return n, c, h, w
 
 
 OnGradient = Callable[[Any, Array], None]
-"""Called with the node of a variable and a gradient of it, as soon as that is launched. Chainer itself hands parameters
-their gradients when the whole of backward has run."""
+"""A listener that is called with a variable's node and its gradient as soon as that is launched.
+
+Chainer itself assigns gradients to parameters only after all of backward has run."""
 
 _on_gradient = Current[OnGradient | None](None)
 
 on_gradient = _on_gradient.use
-"""Tell a listener of every gradient while it is held."""
+"""Return a context in which a listener is called with every gradient."""
 
 OnFilterGradient = Callable[["ForwardNode", Array], None]
-"""Called with the node of a convolution or a classifier and the gradient of its output, when its filter's gradient is
-launched."""
+"""A listener that is called with the node of a convolution or classifier, and the gradient of its output, when the
+gradient of its filter is launched."""
 
 _on_filter_gradient: list[OnFilterGradient] = []
 
 
 @contextlib.contextmanager
 def on_filter_gradient(listener: OnFilterGradient) -> Iterator[None]:
-    """Tell `listener` of every gradient of a filter, of whatever model, while it is held."""
+    """Call `listener` with every filter gradient of any model while the context is active."""
     _on_filter_gradient.append(listener)
     try:
         yield
@@ -78,8 +77,8 @@ def on_filter_gradient(listener: OnFilterGradient) -> Iterator[None]:
         _on_filter_gradient.remove(listener)
 
 
-def filter_gradient(node: "ForwardNode", gy: Array) -> None:
-    """Tell the listeners, if there are any."""
+def notify_filter_gradient(node: "ForwardNode", gy: Array) -> None:
+    """Call the listeners of `on_filter_gradient`."""
     for listener in _on_filter_gradient:
         listener(node, gy)
 
@@ -89,10 +88,10 @@ _new_variable = chainer.Variable._init_unchecked
 
 
 class Node(chainer.FunctionNode):
-    """Computes on the current accelerator."""
+    """A function node that launches its work on the current accelerator."""
 
     def apply(self, inputs: Sequence[Variable | Array]) -> Variables:
-        """As in Chainer, which builds the same graph; see the module's docstring for what is left out."""
+        """Compute the outputs and build the same graph as Chainer; the module's docstring says what is left out."""
         config = chainer.config
         if chainer.get_function_hooks() or self._local_function_hooks or config.debug:
             return super().apply(inputs)  # type: ignore[no-any-return]
@@ -103,17 +102,17 @@ class Node(chainer.FunctionNode):
             arrays.append(variable.raw_array)
             nodes.append(node)
             requires_grad = requires_grad or node.requires_grad
-        outputs = self.forward_on(current(), tuple(arrays))
-        made = tuple([_new_variable(y, requires_grad=requires_grad) for y in outputs])
+        ys = self.forward_on(current(), tuple(arrays))
+        outputs = tuple([_new_variable(y, requires_grad=requires_grad) for y in ys])
         if config.enable_backprop:
             self.rank = max([node.rank for node in nodes])
             self.inputs = tuple(nodes)
             self.lazy_grad_sum = config.lazy_grad_sum
-            after = [y.node for y in made]
-            for node in after:
+            output_nodes = [y.node for y in outputs]
+            for node in output_nodes:
                 node.creator_node = self
-            self.outputs = tuple(map(weakref.ref, after))
-        return made
+            self.outputs = tuple(map(weakref.ref, output_nodes))
+        return outputs
 
     def forward(self, inputs: tuple[Array, ...]) -> tuple[Array, ...]:
         return self.forward_on(current(), inputs)
@@ -123,21 +122,23 @@ class Node(chainer.FunctionNode):
         raise NotImplementedError
 
 
-def add_on(accelerator: Accelerator, a: Array, b: Array, out: Array) -> tuple[Array]:
-    """out = a + b; `out` may be one of them."""
+def add_into(accelerator: Accelerator, a: Array, b: Array, out: Array) -> tuple[Array]:
+    """Write a + b into `out`, which may be one of them, and return it."""
     accelerator.launch(work.Add.interned(a.size, dtype_of(a)), a, b, out)
     return (out,)
 
 
 class Gradient(Node):
-    """A gradient operation: `launch` takes an accelerator and gradients. It is not differentiated again."""
+    """The node of a gradient operation, which `launch` computes from an accelerator and gradients.
+
+    It has no gradient of its own."""
 
     def __init__(self, launch: Callable[..., tuple[Array, ...]]) -> None:
         self.launch = launch
 
     @property
     def label(self) -> str:
-        """As in "Convolution.wgrad"."""
+        """The operation's name, such as "Convolution.wgrad"."""
         owner = getattr(self.launch, "__self__", None)
         return f"{owner.label}.{self.launch.__name__}" if owner else self.launch.__name__
 
@@ -151,13 +152,15 @@ class Gradient(Node):
         )
 
 
-def added(accelerator: Accelerator, a: Array, b: Array) -> tuple[Array]:
-    """a + b in memory of its own."""
-    return add_on(accelerator, a, b, accelerator.empty(a.shape, a.dtype))
+def add_arrays(accelerator: Accelerator, a: Array, b: Array) -> tuple[Array]:
+    """Return a + b in a new array."""
+    return add_into(accelerator, a, b, accelerator.empty(a.shape, a.dtype))
 
 
 class ForwardNode(Node):
-    """A forward operation. Our own kernel adds gradients that meet: Chainer's float16 add is about 50 times slower."""
+    """The node of a forward operation.
+
+    Gradients of the same variable are added by our own kernel: Chainer's float16 addition is about 50 times slower."""
 
     def backward_accumulate(
         self, indexes: tuple[int, ...], gys: Variables, accumulated: tuple[Variable | None, ...]
@@ -169,16 +172,16 @@ class ForwardNode(Node):
                     listener(self.inputs[index], gx.array)
         return tuple(
             [
-                gx if before is None else before if gx is None else Gradient(added).apply((gx, before))[0]
-                for gx, before in zip(gxs, accumulated, strict=True)
+                gx if other is None else other if gx is None else Gradient(add_arrays).apply((gx, other))[0]
+                for gx, other in zip(gxs, accumulated, strict=True)
             ]
         )
 
     def backward(self, indexes: tuple[int, ...], gys: Variables) -> Variables:
-        """Gradients of the inputs in `indexes` and of no others, in that order: of those that `gradients` launches."""
+        """Return the gradients of the inputs at `indexes`, in that order, from those that `gradients` computes."""
         gradients = Gradient(self.gradients).apply(gys)
         return tuple([gradients[i] for i in indexes])
 
     def gradients(self, accelerator: Accelerator, gy: Array) -> tuple[Array, ...]:
-        """Those of all inputs, of the output's."""
+        """Return the gradients of all inputs from that of the output."""
         raise NotImplementedError

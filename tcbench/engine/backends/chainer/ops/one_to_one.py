@@ -1,4 +1,4 @@
-"""Operations of one input: pooling, local response normalisation across channels, dropout."""
+"""Operations with one input: pooling, local response normalisation across channels, and dropout."""
 
 from collections.abc import Callable
 from typing import Any
@@ -11,9 +11,11 @@ from tcbench.engine.work import Layout
 
 
 class OneToOne(ForwardNode):
-    """y of x by one piece of work, and gx of gy by another of the same description, which `describe` gives of x.
-    `like_x`: whether all that the works write has x's shape, whatever they take it for. `held` are arrays of the node's
-    own that either reads. What the gradient's work reads is kept under its operand's name."""
+    """The node of an operation with one input, one forward work and one backward work.
+
+    `describe` returns the arguments of both for an input x. `like_x` says that their outputs have x's shape, whatever
+    shape the work itself describes. `arrays` are further operands, by name. Operands that the backward work reads are
+    kept by name after the forward pass."""
 
     def __init__(
         self,
@@ -22,13 +24,13 @@ class OneToOne(ForwardNode):
         backward: type[work.Work],
         describe: Callable[[Array], tuple[Any, ...]],
         like_x: bool = False,
-        **held: Array,
+        **arrays: Array,
     ) -> None:
         self.kind = kind
         self.forward_work, self.backward_work = forward.interned, backward.interned
         self.describe = describe
         self.like_x = like_x
-        self.arrays = held
+        self.arrays = arrays
 
     @property
     def label(self) -> str:
@@ -42,9 +44,9 @@ class OneToOne(ForwardNode):
         self.arrays = {name: array for name, array in arrays.items() if name in read}
         return (arrays["y"],)
 
-    def launch(self, accelerator: Accelerator, work: work.Work, **given: Array) -> dict[str, Array]:
-        """All arrays of the work by name: those given, those kept, and what it writes."""
-        arrays = self.arrays | given
+    def launch(self, accelerator: Accelerator, work: work.Work, **inputs: Array) -> dict[str, Array]:
+        """Launch the work, and return all its operands by name: the inputs, the kept arrays and the outputs."""
+        arrays = self.arrays | inputs
         for operand in work.operands:
             if operand.role == "out":
                 shape = self.x_shape if self.like_x else operand.shape
@@ -57,8 +59,10 @@ class OneToOne(ForwardNode):
 
 
 def max_pooling_2d(x: Variable, *, ksize: int, stride: int, pad: int, layout: Layout, ceil: bool = False) -> Variable:
-    """Output size floor((H + 2 pad - ksize) / stride) + 1: windows that would start in the far padding are left out
-    (PyTorch's rule; Chainer calls it cover_all=False). `ceil` as in `work.Pool`."""
+    """Return the maximum over windows, with an output size of floor((H + 2 pad - ksize) / stride) + 1.
+
+    Windows that would start in the far padding are left out, as in PyTorch (Chainer's cover_all=False). `ceil` is as in
+    `work.Pool`."""
     if pad >= ksize:
         raise ValueError(f"max_pooling_2d: pad {pad}, expected less than ksize {ksize}: windows would be empty")
 
@@ -69,7 +73,7 @@ def max_pooling_2d(x: Variable, *, ksize: int, stride: int, pad: int, layout: La
 
 
 def global_average_pooling_2d(x: Variable, *, layout: Layout) -> Variable:
-    """(N, C): the mean over all pixels."""
+    """Return the mean over all pixels, (N, C)."""
     node = OneToOne(
         "GlobalAveragePooling",
         work.GlobalAverageForward,
@@ -80,7 +84,7 @@ def global_average_pooling_2d(x: Variable, *, layout: Layout) -> Variable:
 
 
 def tiled_average_pooling_2d(x: Variable, *, out: int, layout: Layout) -> Variable:
-    """Maps of `out` x `out` pixels, whose windows `work.TiledAverageForward` gives."""
+    """Return the means over the windows of `work.TiledAverageForward`, as maps of `out` x `out` pixels."""
 
     def describe(x: Array) -> tuple[Any, ...]:
         n, c, h, w = logical(x.shape, layout)
@@ -95,7 +99,7 @@ def tiled_average_pooling_2d(x: Variable, *, out: int, layout: Layout) -> Variab
 def local_response_normalization(
     x: Variable, *, size: int, alpha: float, beta: float, k: float, layout: Layout
 ) -> Variable:
-    """x / (k + alpha * the sum of squares over `size` neighbouring channels) ** beta."""
+    """Return x / (k + alpha * the sum of squares over `size` neighbouring channels) ** beta."""
 
     def describe(x: Array) -> tuple[Any, ...]:
         n, c, h, w = logical(x.shape, layout)
@@ -106,9 +110,10 @@ def local_response_normalization(
 
 
 def dropout(x: Variable, ratio: float, counter: Array, *, layout: Layout) -> Variable:
-    """While chainer.config.train is set: zero with probability `ratio`, else x / (1 - ratio). `counter`, int64 (2,): a
-    seed, and a count that rises with each gradient, so that the next step drops others. x: maps in the layout, or (N,
-    C)."""
+    """Return dropout of x: in training each element is zero with probability `ratio`, else x / (1 - ratio).
+
+    Outside training (chainer.config.train) x is returned. x is maps in the layout, or (N, C). `counter`, int64 (2,), is
+    a seed and a count that increases with each gradient, so that every step drops other elements."""
 
     def describe(x: Array) -> tuple[Any, ...]:
         last = layout == "NHWC" and x.ndim == 4

@@ -1,4 +1,4 @@
-"""Chainer's rungs: every module here is one rung. They import frameworks inside their stages only."""
+"""Chainer's rungs, one per module of this package. They import frameworks only inside their stages."""
 
 import importlib
 import pkgutil
@@ -6,9 +6,10 @@ import pkgutil
 from tcbench.engine.rung import RungSet
 
 
-def _all() -> RungSet:
+def load_rungs() -> RungSet:
+    """Import every module of this package, and return their rungs."""
     modules = (importlib.import_module(f"{__name__}.{module.name}") for module in pkgutil.iter_modules(__path__))
     return RungSet.defined_in("chainer", *modules)
 
 
-RUNGS = _all()
+RUNGS = load_rungs()

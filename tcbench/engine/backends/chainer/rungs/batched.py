@@ -1,5 +1,7 @@
-"""batched: one update for all parameters, which live side by side in one flat array (Chainer pull request 5841 never
-landed). Momentum, weight decay, loss unscaling and the master copy are one pass, block by block in cache."""
+"""The rung `batched`: one weight update for all parameters.
+
+The parameters are stored in one flat array (as in Chainer pull request 5841, which was never merged). Momentum, weight
+decay, loss unscaling and the master copy are one pass, block by block in cache."""
 
 from dataclasses import replace
 from typing import Any, ClassVar
@@ -8,6 +10,8 @@ from tcbench.engine.rung import ROUNDING, Rung
 
 
 class Batched(Rung):
+    """One weight update for all parameters, which are stored in one flat array."""
+
     name = "batched"
     says = "one weight update for all parameters"
     parity = ROUNDING

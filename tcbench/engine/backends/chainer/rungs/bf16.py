@@ -1,6 +1,7 @@
-"""bf16: mixed precision with bfloat16, which has float32's range and 8 bits of significand: 16-bit storage with float32
-accumulation and a float32 master copy of the weights; the loss needs no scale. Batch normalisation's scale, shift and
-statistics stay float32."""
+"""The rung `bf16`: mixed precision with bfloat16.
+
+Storage has 16 bits; accumulation and a master copy of the weights are float32, and so are scale, shift and statistics
+of batch normalisation. bfloat16 has the range of float32, so no loss scaling is needed, and 8 bits of significand."""
 
 from dataclasses import replace
 from typing import Any, ClassVar
@@ -10,6 +11,8 @@ from tcbench.hardware import tensor_cores
 
 
 class Bf16(Rung):
+    """Mixed precision with bfloat16 storage."""
+
     name = "bf16"
     says = "bfloat16 storage, 32-bit accumulation, fp32 master weights, no loss scaling"
     requires = Requires(compute_capability=tensor_cores.oldest_with("bf16"), instructions=BF16)

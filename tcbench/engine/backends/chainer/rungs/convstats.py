@@ -1,5 +1,6 @@
-"""convstats: each convolution also sums its output and the squares per channel, so that batch normalisation, the
-addition and ReLU become one pass that reads the convolution's output once."""
+"""The rung `convstats`: each convolution also computes the sum and sum of squares of its output's channels.
+
+Batch normalisation, addition and ReLU then become one pass, which reads the convolution's output only once."""
 
 from dataclasses import replace
 from typing import Any, ClassVar
@@ -8,6 +9,8 @@ from tcbench.engine.rung import Needs, Parity, Requires, Rung, Tolerance
 
 
 class ConvStats(Rung):
+    """Batch statistics computed by the convolution."""
+
     name = "convstats"
     says = "batch statistics from the convolution: batch norm reads its input once less"
     requires = Requires(
@@ -26,7 +29,7 @@ class ConvStats(Rung):
         from tcbench.engine.backends.chainer import ops
 
         class StatsUnit(parts.unit):
-            # cuDNN has no such convolution for the three channels of an image.
+            # cuDNN cannot fuse statistics into a convolution of an image's three channels.
             def forward(self, x: Any, shortcut: Any = None) -> Any:
                 if self.conv.bias or self.conv.in_channels < MIN_CHANNELS:
                     return super().forward(x, shortcut)
@@ -38,4 +41,4 @@ class ConvStats(Rung):
 
 
 MIN_CHANNELS = 8
-"""Fewer input channels than one 16-byte load."""
+"""The fewest input channels: one 16-byte load of float16."""

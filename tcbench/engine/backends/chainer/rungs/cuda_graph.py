@@ -1,5 +1,6 @@
-"""cuda_graph: forward, backward and update of a step are captured once as a CUDA graph and replayed: the host launches
-one thing per step. The modern static graph."""
+"""The rung `cuda_graph`: forward, backward and update are captured once as a CUDA graph and then replayed.
+
+The host launches the whole step at once. This is the modern form of a static graph."""
 
 from typing import Any, ClassVar
 
@@ -8,6 +9,8 @@ from tcbench.engine.session import Phase
 
 
 class CudaGraph(Rung):
+    """A step captured as a CUDA graph and replayed."""
+
     name = "cuda_graph"
     says = "the whole step captured as a CUDA graph and replayed"
     requires = Requires(
@@ -24,7 +27,7 @@ class CudaGraph(Rung):
     def feed(self, recipe: Any, settings: Any) -> Any:
         from tcbench.engine.feeds.fixed import at_fixed_addresses
 
-        return recipe.within(at_fixed_addresses)
+        return recipe.with_wrapper(at_fixed_addresses)
 
     def step(self, phases: Any, settings: Any) -> Any:
         from tcbench.engine.accelerators.replay import Replay

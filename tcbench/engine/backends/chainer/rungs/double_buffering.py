@@ -1,5 +1,7 @@
-"""double_buffering: while one step's gradients are reduced, the next step computes its own, and each update applies the
-gradients of the step before. Training is another one than without: every gradient is that of weights one update old."""
+"""The rung `double_buffering`: one step's gradients are reduced while the next step computes its own.
+
+Each update applies the gradients of the previous step. This changes training: every gradient was computed with weights
+that are one update old."""
 
 from dataclasses import replace
 from typing import Any, ClassVar
@@ -8,6 +10,8 @@ from tcbench.engine.rung import EXACT_ALONE, Needs, Requires, Rung
 
 
 class DoubleBuffering(Rung):
+    """Gradients that are applied one step late."""
+
     name = "double_buffering"
     says = "gradients applied one step late, reduced beside the next step"
     requires = Requires(rungs=(Needs("flat_allreduce", why="gradients wait for their all-reduce in a buffer"),))

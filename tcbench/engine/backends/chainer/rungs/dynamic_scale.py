@@ -1,5 +1,7 @@
-"""dynamic_scale: the loss scale finds its own size. It begins at the scenario's; a step whose gradients are not all
-finite is skipped and halves it, and 2000 good steps in a row double it. Scale and flag stay on the device."""
+"""The rung `dynamic_scale`: the loss scale adapts during training.
+
+It starts at the scenario's scale. A step whose gradients are not all finite is skipped and halves the scale; 2000 good
+steps in a row double it. Scale and overflow flag stay on the device."""
 
 from dataclasses import replace
 from typing import Any, ClassVar
@@ -8,6 +10,8 @@ from tcbench.engine.rung import Needs, Parity, Requires, Rung, Tolerance
 
 
 class DynamicScale(Rung):
+    """A loss scale that adapts to overflows."""
+
     name = "dynamic_scale"
     says = "a loss scale that halves on overflow and grows while there is none"
     requires = Requires(

@@ -1,5 +1,7 @@
-"""flat_allreduce: one all-reduce for all parameters. Their gradients are packed side by side into one float32 buffer,
-which NCCL reduces in one call (MPI in a few) and the batched update reads."""
+"""The rung `flat_allreduce`: one all-reduce for the gradients of all parameters.
+
+Gradients are packed into one float32 buffer. NCCL reduces it in one call, MPI in a few, and the batched update reads
+it."""
 
 from dataclasses import replace
 from typing import Any
@@ -8,6 +10,8 @@ from tcbench.engine.rung import EXACT_ALONE, Needs, Requires, Rung
 
 
 class FlatAllreduce(Rung):
+    """One all-reduce over a buffer of all gradients."""
+
     name = "flat_allreduce"
     says = "one all-reduce over a buffer with the gradients of all parameters"
     requires = Requires(rungs=(Needs("batched", why="its update reads the buffer that is reduced"),))

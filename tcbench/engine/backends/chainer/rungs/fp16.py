@@ -1,5 +1,7 @@
-"""fp16: mixed precision as the talk has it: float16 storage with float32 accumulation, loss scaling, and a float32
-master copy of the weights. Batch normalisation's scale, shift and statistics stay float32."""
+"""The rung `fp16`: mixed precision with float16, as in the talk.
+
+Storage is float16; accumulation and a master copy of the weights are float32, and so are scale, shift and statistics of
+batch normalisation. The loss is scaled."""
 
 from dataclasses import replace
 from typing import Any, ClassVar
@@ -8,6 +10,8 @@ from tcbench.engine.rung import FP16, Parity, Requires, Rung, Tolerance
 
 
 class Fp16(Rung):
+    """Mixed precision with float16 storage."""
+
     name = "fp16"
     says = "16-bit storage, 32-bit accumulation, loss scaling, fp32 master weights"
     requires = Requires(instructions=FP16)

@@ -1,5 +1,6 @@
-"""fp16_allreduce: gradients are sent in 16 bits: half the bytes. float16, as ChainerMN's allreduce_grad_dtype; bfloat16
-where the config stores that."""
+"""The rung `fp16_allreduce`: gradients are sent in 16 bits, which halves the bytes.
+
+They are sent as float16, like ChainerMN's allreduce_grad_dtype, or as bfloat16 if the config stores that."""
 
 from dataclasses import replace
 from typing import Any
@@ -8,6 +9,8 @@ from tcbench.engine.rung import EXACT_ALONE, Needs, Requires, Rung
 
 
 class Fp16Allreduce(Rung):
+    """An all-reduce of 16-bit gradients."""
+
     name = "fp16_allreduce"
     says = "gradients sent in 16 bits"
     requires = Requires(rungs=(Needs("flat_allreduce", why="gradients become 16 bits as they are packed"),))

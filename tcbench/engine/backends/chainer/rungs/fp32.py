@@ -1,4 +1,4 @@
-"""fp32: the start of the ladder. Storage and arithmetic in float32, no TensorFloat-32."""
+"""The rung `fp32`: the start of the ladder, with float32 storage and arithmetic and no TensorFloat-32."""
 
 from dataclasses import replace
 from typing import Any, ClassVar
@@ -7,6 +7,8 @@ from tcbench.engine.rung import EXACT, Rung
 
 
 class Fp32(Rung):
+    """Storage and arithmetic in float32."""
+
     name = "fp32"
     says = "32-bit storage and arithmetic"
     conflicts = frozenset({"fp16", "bf16", "tf32"})

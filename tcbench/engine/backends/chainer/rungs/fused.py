@@ -1,4 +1,6 @@
-"""fused: batch normalisation, the shortcut's addition and ReLU in one operation: fewer launches, less traffic."""
+"""The rung `fused`: batch normalisation, the shortcut's addition and ReLU in one operation.
+
+This saves launches and memory traffic."""
 
 from dataclasses import replace
 from typing import Any, ClassVar
@@ -7,6 +9,8 @@ from tcbench.engine.rung import ROUNDING, Rung
 
 
 class Fused(Rung):
+    """Batch normalisation, addition and ReLU in one operation."""
+
     name = "fused"
     says = "batch norm + add + ReLU, or bias + ReLU, in one operation"
     parity = ROUNDING

@@ -1,5 +1,6 @@
-"""im2col: convolutions as im2col and a matrix product, as before there was cuDNN. A config beside the same with this
-rung shows what a convolution library buys."""
+"""The rung `im2col`: convolutions by im2col and a matrix product, as before cuDNN existed.
+
+A comparison with the same config without this rung shows the benefit of a convolution library."""
 
 from dataclasses import replace
 from typing import Any, ClassVar
@@ -8,6 +9,8 @@ from tcbench.engine.rung import ROUNDING, Rung
 
 
 class Im2col(Rung):
+    """Convolutions by im2col and a matrix product."""
+
     name = "im2col"
     says = "convolutions as im2col and a matrix product, as before cuDNN"
     conflicts = frozenset({"convstats"})

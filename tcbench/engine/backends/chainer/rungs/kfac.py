@@ -1,5 +1,6 @@
-"""kfac: gradients divided by the curvature of the loss, layer by layer, before SGD applies them: training at a very
-large batch in fewer steps, each of which costs more."""
+"""The rung `kfac`: SGD applies gradients that were divided by the curvature of the loss, layer by layer.
+
+Training with very large batches takes fewer steps, each of which costs more."""
 
 import functools
 from dataclasses import replace
@@ -10,6 +11,8 @@ from tcbench.engine.rung import Parity, Rung, Tolerance
 
 
 class Kfac(Rung):
+    """Gradients divided by Kronecker-factored curvature."""
+
     name = "kfac"
     says = "second order: gradients divided by Kronecker-factored curvature"
     conflicts: ClassVar = {

@@ -1,4 +1,4 @@
-"""nhwc: activations shaped (N, H, W, C), filters (K, R, S, C): what Tensor Cores read without transposing."""
+"""The rung `nhwc`: activations (N, H, W, C) and filters (K, R, S, C), which Tensor Cores read without a transpose."""
 
 from dataclasses import replace
 from typing import Any, ClassVar
@@ -7,6 +7,8 @@ from tcbench.engine.rung import ROUNDING, Rung
 
 
 class Nhwc(Rung):
+    """Channels-last storage of activations and filters."""
+
     name = "nhwc"
     says = "channels last: no transposes around a convolution"
     parity = ROUNDING

@@ -1,5 +1,6 @@
-"""overlap: gradients are reduced while backward runs: in buckets, from the last layer on, each as soon as its gradients
-are there. The phase allreduce is the wait that is left."""
+"""The rung `overlap`: gradients are reduced in buckets while backward runs, from the last layer on.
+
+A bucket's all-reduce starts as soon as its gradients are computed. The phase allreduce is the remaining wait."""
 
 from dataclasses import replace
 from typing import Any, ClassVar
@@ -8,6 +9,8 @@ from tcbench.engine.rung import EXACT_ALONE, Needs, Requires, Rung
 
 
 class Overlap(Rung):
+    """Gradients reduced in buckets during backward."""
+
     name = "overlap"
     says = "gradients reduced in buckets while backward runs"
     requires = Requires(rungs=(Needs("flat_allreduce", why="a bucket is a part of its buffer"),))

@@ -1,17 +1,17 @@
-"""static_graph: the graph of the model's body is recorded at the first step and replayed after, with no graph built.
+"""The rung `static_graph`: the graph of the model's body is recorded at the first step and then replayed.
 
-The idea is Chainer's static sub-graph optimisation, which the talk measured; what records and replays is ours. Chainer
+The idea is Chainer's static sub-graph optimisation, which the talk measured; the implementation is our own. Chainer
 replays one Python function per operation, between hooks that put its arrays in place. Ours replays the launches that
-these functions made (`tcbench.engine.accelerators.schedule`), in a third of the host's time. The loss, backward's walk
-from it to the parameters' gradients and the update are as without this rung. Chainer's is also silently wrong in four
-ways; here there is no room for them:
+these functions made (`tcbench.engine.accelerators.schedule`), in a third of the host's time. The loss, the backward
+traversal and the update are the same as without this rung. Chainer's version has four silent errors that cannot occur
+here:
 
-- a backward node that copies forward's intermediates goes on reading iteration 1's: a launch is bound to arrays, the
-  same at every step;
-- the first iteration runs the forward pass twice, so that running statistics are updated twice: recording is the pass
-  that counts;
-- the input is given a gradient that nobody asked for: the body is a function of which the parameters alone have one;
-- loss scaling is not divided out of the parameters' gradients: our optimizers do that."""
+- A backward node that copies intermediates of forward keeps reading those of iteration 1. Our launches are bound to
+  arrays that are the same at every step.
+- The first iteration runs the forward pass twice, so running statistics are updated twice. Our recording is the pass
+  that counts.
+- The input gets a gradient that nobody needs. Our body is a function of which only the parameters have gradients.
+- Gradients of parameters are not divided by the loss scale. Our optimizers do that."""
 
 from dataclasses import replace
 from typing import Any, ClassVar
@@ -20,6 +20,8 @@ from tcbench.engine.rung import EXACT, Rung
 
 
 class StaticGraph(Rung):
+    """A model body whose graph is recorded once and replayed."""
+
     name = "static_graph"
     says = "record the graph once, replay it without Python's graph building"
     conflicts = frozenset({"cuda_graph"})

@@ -1,4 +1,6 @@
-"""tf32: float32 storage, convolutions on Tensor Cores with inputs rounded to TensorFloat-32 (10 bits of fraction)."""
+"""The rung `tf32`: float32 storage, with Tensor Core convolutions of inputs rounded to TensorFloat-32.
+
+TensorFloat-32 has 10 bits of fraction."""
 
 from dataclasses import replace
 from typing import Any, ClassVar
@@ -8,6 +10,8 @@ from tcbench.hardware import tensor_cores
 
 
 class Tf32(Rung):
+    """Convolutions with inputs rounded to TensorFloat-32."""
+
     name = "tf32"
     says = "32-bit storage, convolutions round their inputs to TensorFloat-32"
     requires = Requires(devices=frozenset({"cuda"}), compute_capability=tensor_cores.oldest_with("tf32"))
