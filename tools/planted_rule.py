@@ -23,6 +23,10 @@ from typing import Any
 
 # Functions that have another name now, or whose code is in another function. What only moved is found without.
 RENAMED = [
+    ("tcbench.backends.torch.batches.Arriving.__init__", "tcbench.engine.backends.torch.batches.TensorFeed.__init__"),
+    ("tcbench.backends.own.checked", "tcbench.engine.backends.own.checked_session"),
+    ("tcbench.backends.chainer.kfac.share", "tcbench.engine.backends.chainer.kfac.assign_ranks"),
+    ("tcbench.backends.feeds.dali.DaliFeed._explained", "tcbench.engine.feeds.dali.DaliFeed._specific_error"),
     ("tcbench.show.charts.waterfall._Scale.of", "tcbench.commands.plot.ladder_chart._LadderScale.of"),
     ("tcbench.run.numerics_runner.Runner.run", "tcbench.commands.numerics.runner.NumericsRunner.run"),
     ("tcbench.show.charts.page.Page._legend", "tcbench.show.charts.page.ChartPage._legend"),
