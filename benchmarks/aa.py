@@ -259,7 +259,7 @@ def main() -> None:
         max_time_s=given.max_time,
         threads=machine.usable_cpus(),
     )
-    made = plan.make(scenario.load("cpu"), selection, device.find("cpu", {"cpu": None}))
+    made = plan.make(scenario.load("cpu"), selection, device.find_device("cpu", {"cpu": None}))
     made = dataclasses.replace(made, cells=tuple(planned for planned in made.cells if planned.skip_reason is None))
     made = turns.with_gate_timing(made, longer=not given.max_time)
     cells = [planned.cell for planned in made.cells]

@@ -29,7 +29,7 @@ from tcbench.core.record import Input
 from tcbench.engine.accelerators.cpu.reference.accelerator import NumpyAccelerator
 from tcbench.engine.accelerators.cuda.cudnn import calls, graphs, libraries
 from tcbench.engine.accelerators.cuda.cudnn.plans import PlanFacts, ReadyPlan, Search
-from tcbench.engine.accelerators.device import OpenDevice, host
+from tcbench.engine.accelerators.device import OpenDevice, host_device
 from tcbench.engine.backends.chainer.session import ChainerSession
 from tcbench.engine.clock import HostClock
 from tcbench.engine.session import Session
@@ -91,7 +91,7 @@ def open_settled(config: str, accelerator: Any) -> Session:
     selection = plan.Selection(
         batch_sizes=(1,), configs=(config,), input=Input(kind="synthetic"), image_size=32, threads=1
     )
-    cell = plan.make(scenario.load("cpu"), selection, host()).cells[0].cell
+    cell = plan.make(scenario.load("cpu"), selection, host_device()).cells[0].cell
     session = ChainerSession(cell, OpenDevice(accelerator, HostClock(), lambda: 0, accelerator.enter))
     for _ in range(SETTLING_STEPS):
         step(session)

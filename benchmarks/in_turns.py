@@ -25,7 +25,7 @@ import floor
 
 from tcbench.analysis import rounds as rounds_of
 from tcbench.core.record import Cell, Input
-from tcbench.engine.accelerators.device import host
+from tcbench.engine.accelerators.device import host_device
 from tcbench.hardware import machine
 from tcbench.run import plan, scenario
 
@@ -43,7 +43,7 @@ def cell_of(config: str, image_size: int, batch_size: int, threads: int) -> Cell
         image_size=image_size,
         threads=threads,
     )
-    return plan.make(scenario.load("peers"), selection, host()).cells[0].cell
+    return plan.make(scenario.load("peers"), selection, host_device()).cells[0].cell
 
 
 def timed(run: Callable[[], None]) -> float:

@@ -26,8 +26,8 @@ import msgspec
 from tcbench.core import store
 from tcbench.core.record import Cell, Input
 from tcbench.engine.accelerators import device
-from tcbench.engine.accelerators.attained import attained, expected_s
-from tcbench.engine.backends import backend, trace
+from tcbench.engine.accelerators.attained import attained
+from tcbench.engine.backends import backend, trace_cell
 from tcbench.engine.session import Session
 from tcbench.hardware import gpus
 from tcbench.run import plan, scenario
@@ -118,7 +118,7 @@ def cell(published: Published) -> Cell:
     selection = plan.Selection(
         batch_sizes=(published.batch_size,), configs=(published.config,), input=Input(kind="synthetic")
     )
-    virtual = device.find(f"virtual:{published.card}", {"virtual": None})
+    virtual = device.find_device(f"virtual:{published.card}", {"virtual": None})
     (planned,) = plan.make(chosen, selection, virtual).cells
     return msgspec.structs.replace(planned.cell, variant=published.variant)
 
@@ -136,7 +136,7 @@ def device_s(published: Published, asked: Cell) -> Counter[str]:
         sys.exit(f"{published.says}: {demand}")
     seconds = Counter[str]()
     for work, count in demand.works:
-        seconds[work.name] += count * expected_s(work, gpu)
+        seconds[work.name] += count * attained(gpu).expected_s(work)
     return seconds
 
 
@@ -207,13 +207,13 @@ def compare_kernels(results: Path, card: gpus.GpuFile) -> None:
     for record in store.read(sorted(results.glob("*.jsonl"))).records:
         if record.measurement is None or record.cell.backend != "chainer":
             continue
-        works = {work.label: work for work in trace(record.cell, card.properties()).works}
+        works = {work.label: work for work in trace_cell(record.cell, card.properties()).works}
         for plan_choice in record.measurement.plans:
             work = works.get(plan_choice.work)
             if work is not None and plan_choice.time_s:
                 form = getattr(work, "conv", None) or getattr(work, "norm", None)
                 kind = (work.name, work.operands[0].dtype, getattr(form, "layout", ""))
-                kinds.setdefault(kind, {})[work.label] = expected_s(work, card) / plan_choice.time_s
+                kinds.setdefault(kind, {})[work.label] = attained(card).expected_s(work) / plan_choice.time_s
     print("| kernel | dtype, layout | kernels | expected / measured, median | off on average |")
     print("| --- | --- | ---: | ---: | ---: |")
     for (name, dtype, layout), ratios in sorted(kinds.items()):

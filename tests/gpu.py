@@ -14,7 +14,7 @@ from tcbench.core.record import CudnnSettings, Input
 from tcbench.engine import work as w
 from tcbench.engine.accelerators import protocol as accelerators
 from tcbench.engine.accelerators.cuda import driver
-from tcbench.engine.backends import backend, trace
+from tcbench.engine.backends import backend, trace_cell
 from tcbench.engine.work import Work
 from tcbench.hardware.gpus import GpuProperties
 
@@ -79,7 +79,7 @@ def all_works() -> tuple[Work, ...]:
                 input=Input(kind="synthetic"),
                 cudnn=CudnnSettings(fast_batch_norm=fast),
             )
-            works.update({work.key: work for work in trace(cell, gpu).works})
+            works.update({work.key: work for work in trace_cell(cell, gpu).works})
     usable = (work for work in CURVATURE if gpu.sm >= 80 or "bfloat16" not in {one.dtype for one in work.operands})
     return (*works.values(), *usable)
 

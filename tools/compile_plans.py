@@ -23,13 +23,13 @@ from pathlib import Path
 
 from tcbench.core import cache
 from tcbench.core.record import Selection
-from tcbench.engine.accelerators import device
 from tcbench.engine.accelerators.cuda.cudnn import ahead, graphs, libraries, plans
 from tcbench.engine.accelerators.cuda.kernels import compile as kernels
 from tcbench.engine.accelerators.cuda.kernels.launches import launch_of
 from tcbench.engine.work import Work
 from tcbench.hardware import gpus
 from tcbench.run import demand, plan, scenario
+from tcbench.run.devices import absent_device
 
 CARD, OTHER_CARD = gpus.load("H200"), gpus.load("H100")
 """Two cards of one chip: each restores what was compiled for the other."""
@@ -81,7 +81,7 @@ def fill(folder: Path, limit: int, processes: int) -> None:
 
 def step_costs(processes: int) -> dict[Asked, tuple[int, int]]:
     """Return every work of the cells with its batch size and the bytes that it moves in a step."""
-    _, absent = device.absent(CARD)
+    _, absent = absent_device(CARD)
     planned = plan.make(scenario.load("naruse2018"), Selection(batch_sizes=BATCH_SIZES), absent, remote=True)
     cells = [one.cell for one in planned.cells if one.skip_reason is None]
     traced = demand.trace_all(cells, CARD.properties(), fresh=False, processes=processes, progress=say)

@@ -9,7 +9,7 @@ History of SCHEMA_VERSION:
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Literal
 
@@ -226,6 +226,25 @@ class Magnitudes(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def non_zero(self) -> int:
         return sum(self.counts)
+
+
+def total_magnitudes(magnitudes: Iterable[Magnitudes]) -> Magnitudes:
+    """Return the sum of several counts."""
+    parts = list(magnitudes)
+    filled = [part for part in parts if part.counts]
+    zeros, not_finite = sum(p.zeros for p in parts), sum(p.not_finite for p in parts)
+    lowest = min((part.lowest for part in filled), default=0)
+    bins = max((part.lowest + len(part.counts) for part in filled), default=0) - lowest
+
+    def added(name: str) -> tuple[int, ...]:
+        sums = [0] * bins
+        for part in filled:
+            for i, n in enumerate(getattr(part, name)):
+                sums[part.lowest - lowest + i] += n
+        return tuple(sums)
+
+    columns = {name: added(name) for name in ("counts", "powers", "almost", "nearly")}
+    return Magnitudes(lowest=lowest, zeros=zeros, not_finite=not_finite, **columns)
 
 
 class LayerGradients(msgspec.Struct, frozen=True, kw_only=True):

@@ -58,6 +58,9 @@ class Input(msgspec.Struct, frozen=True, kw_only=True):
 
 # Upper bounds beyond any machine: they keep infinities and typing errors out of a plan.
 PositiveInt = Annotated[int, Meta(ge=1, le=1_000_000)]
+DEFAULT_BACKEND = "chainer"
+"""The backend of a config that names none."""
+
 Positive = Annotated[float, Meta(gt=0, le=1e9)]
 Decay = Annotated[float, Meta(ge=0, lt=1)]
 

@@ -4,7 +4,6 @@ Owns what a rung declares and the stages it may change. Knows no framework: what
 its rungs. A rung changes only the stages it overrides; a backend folds the rungs in the config's order."""
 
 import contextlib
-import importlib.util
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import ModuleType
@@ -12,25 +11,7 @@ from typing import Any, ClassVar, Literal, Self
 
 from tcbench.core.errors import hint
 from tcbench.core.groups import by_name
-
-
-@dataclass(frozen=True)
-class Package:
-    """A package a rung imports: its import name, and the command that installs it."""
-
-    module: str
-    install: str
-
-    def is_installed(self) -> bool:
-        """Whether it can be found; it is not imported."""
-        try:
-            return importlib.util.find_spec(self.module) is not None
-        except ModuleNotFoundError:
-            return False
-
-    def misfit(self, compute_capability: tuple[int, int] | None) -> str | None:
-        """Why it does not serve a GPU of this compute capability although installed, with the remedy; None: it does."""
-        return None
+from tcbench.core.packages import Package
 
 
 @dataclass(frozen=True)
@@ -163,6 +144,8 @@ class Rung:
     requires: ClassVar[Requires] = Requires()
     conflicts: ClassVar[frozenset[str] | Mapping[str, str]] = frozenset()
     parity: ClassVar[Parity] = EXACT
+    rounding: ClassVar[Parity] = ROUNDING
+    """The bound of the base config, which has no rung, against float64."""
     shows: ClassVar[Mapping[str, str]] = {}
     source: ClassVar[str]
 

@@ -15,11 +15,9 @@ import msgspec
 from tcbench.analysis.summary import CellSummary, summarise
 from tcbench.core import process
 from tcbench.core.errors import SelectionError, StoreError, TcbenchError
+from tcbench.core.progress import Progress
 from tcbench.core.record import BUSY, Record
-from tcbench.engine.accelerators import ceilings
-from tcbench.engine.accelerators.ceilings import Ceilings, Reached
-from tcbench.engine.accelerators.device import Progress, kind_of
-from tcbench.engine.accelerators.peaks import peak_rates
+from tcbench.engine.api import Ceilings, Reached, attained, kind_of
 from tcbench.hardware import gpus, load, machine
 from tcbench.hardware.gpus import GpuFile
 from tcbench.run.worker_launch import python_module, worker_environment
@@ -69,13 +67,13 @@ def _name_of(summary: CellSummary) -> str:
 
 
 def _kept(summary: CellSummary) -> Ceilings | None:
-    return ceilings.kept(ceilings.path(_name_of(summary)))
+    return Ceilings.load(_name_of(summary))
 
 
 def _keep(summary: CellSummary, measured: Ceilings) -> Ceilings:
     """The best ever measured or reached. A cache that cannot be written costs time, never a result."""
     try:
-        return ceilings.keep(ceilings.path(_name_of(summary)), measured)
+        return measured.store(_name_of(summary))
     except StoreError:
         return measured
 
@@ -87,7 +85,7 @@ def _from_file(summary: CellSummary) -> Ceilings | None:
         return None
     says = f"the published peak of the {card.name}, not measured"
     shown = summary.environment.device_name if summary.environment else card.device_name
-    return msgspec.structs.replace(peak_rates(card), device_name=shown, says=says)
+    return msgspec.structs.replace(attained(card).peaks, device_name=shown, says=says)
 
 
 def card_of(summary: CellSummary) -> GpuFile | None:

@@ -13,8 +13,7 @@ from pathlib import Path
 from tcbench.core import git
 from tcbench.core.errors import SelectionError
 from tcbench.core.finding import Finding, FindingState
-from tcbench.engine.accelerators.device import kinds
-from tcbench.engine.feeds import generated
+from tcbench.engine.api import device_kinds, generated_images
 from tcbench.hardware import kernel, machine
 from tcbench.hardware.load import average
 from tcbench.run import launcher
@@ -32,7 +31,7 @@ def examine(out: Path) -> tuple[Finding, ...]:
         _processor(),
         *disturbances(),
         *_packages(),
-        *(finding for kind in kinds().values() for finding in kind.findings()),
+        *(finding for kind in device_kinds().values() for finding in kind.findings()),
         _ranks(),
         _data(),
         _writable(out),
@@ -109,11 +108,12 @@ def _ranks() -> Finding:
 
 
 def _data() -> Finding:
-    root = generated.generated_root()
-    manifest = generated.read_manifest(root)
-    if manifest is None:
-        return Finding("note", "generated JPEGs", f"not made yet ({root})", "tcbench data make (a run does it too)")
-    return Finding("ok", "generated JPEGs", f"{manifest.n_files} files in {root}")
+    images = generated_images()
+    if images.n_files is None:
+        return Finding(
+            "note", "generated JPEGs", f"not made yet ({images.root})", "tcbench data make (a run does it too)"
+        )
+    return Finding("ok", "generated JPEGs", f"{images.n_files} files in {images.root}")
 
 
 def _writable(folder: Path) -> Finding:

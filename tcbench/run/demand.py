@@ -3,8 +3,6 @@
 A cell is traced by running the training program itself on an accelerator that only counts, in a few processes at once.
 """
 
-from __future__ import annotations
-
 import collections
 import functools
 import hashlib
@@ -13,7 +11,7 @@ import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
@@ -21,14 +19,10 @@ import tcbench
 from tcbench.core import cache, spawn
 from tcbench.core.cache import Cache, Entry, Key
 from tcbench.core.errors import TcbenchError
+from tcbench.core.progress import Progress
 from tcbench.core.record import Cell, Input, MeasureSettings
-from tcbench.engine.accelerators.device import Progress
-from tcbench.engine.backends import trace
-from tcbench.engine.work import Work
+from tcbench.engine.api import Work, trace_cell
 from tcbench.hardware.gpus import GpuProperties
-
-if TYPE_CHECKING:
-    from tcbench.engine.accelerators.tracing import Trace  # which takes NumPy: a tenth of a second of every `run`
 
 TRACES = "traces-v3"
 """Names the form of kept traces."""
@@ -46,12 +40,6 @@ class Demand:
     peak_bytes: int
     prepared: int = 0
 
-    @classmethod
-    def of(cls, trace: Trace) -> Demand:
-        phases = {phase.name: len(phase.events) for phase in trace.step}
-        counts = collections.Counter(trace.works)
-        return cls(phases, len(trace.replayed), tuple(counts.items()), trace.peak_bytes, trace.prepared)
-
     @property
     def requests(self) -> int:
         return sum(self.phases.values())
@@ -60,9 +48,12 @@ class Demand:
 def _trace(properties: GpuProperties, cell: Cell) -> Demand | str:
     """What a step asks for, or why the cell's backend cannot say it."""
     try:
-        return Demand.of(trace(cell, properties))
+        trace = trace_cell(cell, properties)
     except TcbenchError as error:
         return str(error)
+    phases = {phase.name: len(phase.events) for phase in trace.step}
+    counts = collections.Counter(trace.works)
+    return Demand(phases, len(trace.replayed), tuple(counts.items()), trace.peak_bytes, trace.prepared)
 
 
 def trace_all(

@@ -18,8 +18,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from tcbench.core.record import Cell, Record
-from tcbench.engine.accelerators.device import kind_of
-from tcbench.engine.backends import model_of
+from tcbench.engine.api import kind_of, model_of
 
 _ASSUMED_ITEM_S = 0.01
 """Of a model that only the user knows."""

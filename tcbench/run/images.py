@@ -1,22 +1,17 @@
 """A run's images before any worker needs them: the user's are checked, generated ones are made."""
 
 from functools import partial
-from pathlib import Path
 
 from tcbench.core.errors import DataError
-from tcbench.engine.accelerators.device import Progress
-from tcbench.engine.feeds import dataset, generated, pictures
+from tcbench.core.progress import Progress
+from tcbench.engine.api import generated_images, image_classes
 from tcbench.run.plan import Plan
 
 
 def check_folder(plan: Plan, progress: Progress) -> None:
     """Look at the user's images, so that a bad folder is an error and not failed cells. Raises DataError."""
     cell = plan.cells[0].cell
-    if cell.input.kind == "folder" and cell.input.path is not None:
-        images = dataset.scan(Path(cell.input.path), progress=partial(progress, "checking the images"))
-        n_classes = len(images.classes)
-    else:
-        n_classes = pictures.N_CLASSES if cell.input.kind == "generated" else 0
+    n_classes = image_classes(cell.input, partial(progress, "checking the images"))
     if n_classes > cell.n_classes:
         raise DataError(
             f"the images have {n_classes} classes, the scenario's model {cell.n_classes}: "
@@ -27,4 +22,4 @@ def check_folder(plan: Plan, progress: Progress) -> None:
 def generate(plan: Plan, progress: Progress) -> None:
     """Make the default images."""
     if any(p.cell.input.kind == "generated" and p.skip_reason is None for p in plan.cells):
-        generated.ensure_generated(partial(progress, "generating JPEGs, once"))
+        generated_images().make(partial(progress, "generating JPEGs, once"))

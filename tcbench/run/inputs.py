@@ -67,9 +67,9 @@ def local_runs(out: Path) -> tuple[list[Path], int]:
     """
     from tcbench.core.git import tracked
     from tcbench.core.store import runs
-    from tcbench.engine.accelerators.device import kinds
+    from tcbench.engine.api import device_kinds
 
-    machines = {device.machine for kind in kinds().values() for device in kind.devices()}
+    machines = {device.machine for kind in device_kinds().values() for device in kind.devices()}
     paths = runs(out) if out.is_dir() else []
     local_paths = [path for path in paths if path.parent.name in machines and not tracked(path)]
     if not local_paths:

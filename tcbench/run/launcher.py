@@ -11,10 +11,10 @@ from pathlib import Path
 
 from tcbench.core import process
 from tcbench.core.errors import SelectionError
+from tcbench.core.packages import Package
 from tcbench.core.record import Cell
 from tcbench.core.variables import outside_jobs
-from tcbench.engine.accelerators.device import kind_of
-from tcbench.engine.rung import Package
+from tcbench.engine.api import kind_of
 from tcbench.hardware import machine
 from tcbench.run.plan import Plan
 

@@ -14,12 +14,27 @@ import msgspec
 
 from tcbench.core.claim import LOW_PRECISIONS
 from tcbench.core.errors import ScenarioError, SelectionError, hint
-from tcbench.core.record import COPIED_FIELDS, ENOUGH_TRIALS, Cell, Input, MeasureSettings, TrainSettings
+from tcbench.core.record import (
+    COPIED_FIELDS,
+    DEFAULT_BACKEND,
+    ENOUGH_TRIALS,
+    Cell,
+    Input,
+    MeasureSettings,
+    TrainSettings,
+)
 from tcbench.core.record import Selection as Selection
-from tcbench.engine.accelerators.device import Device, find, host, kind_of
-from tcbench.engine.backends import DEFAULT, backend, builds_models, device_kinds, known_rungs, problem
-from tcbench.engine.models import MODELS, variant_of
-from tcbench.engine.rung import Requires
+from tcbench.engine.api import (
+    Device,
+    Requires,
+    backend,
+    backend_problem,
+    builds_models,
+    device_for,
+    host_device,
+    kind_of,
+    known_models,
+)
 from tcbench.hardware import machine
 from tcbench.run.scenario import Config, Scenario, load
 
@@ -70,7 +85,7 @@ def make(scenario: Scenario, selection: Selection, device: Device, *, remote: bo
     image_size = scenario.model.image_size if selection.image_size is None else selection.image_size
     models = _models(scenario, selection.models)
     for name in models:
-        if name in MODELS and image_size < (least := MODELS[name].min_image_size):
+        if name in known_models() and image_size < (least := known_models()[name].min_image_size):
             raise SelectionError(f"--image-size {image_size}: {name} takes images of at least {least} pixels")
     if selection.input and selection.input.kind == "modelled" and kind_of(device.name).simulates is None:
         raise SelectionError(
@@ -80,7 +95,7 @@ def make(scenario: Scenario, selection: Selection, device: Device, *, remote: bo
     if selection.host_speed != 1 and kind_of(device.name).simulates is None:
         raise SelectionError(f"--host-speed: {device.name} runs as fast as it does; expected a simulated device")
     for config in scenario.configs:  # a spelling mistake is the file's error, not a skipped cell
-        if wrong := problem(config.backend) or backend(config.backend).RUNGS.problem(config.rungs):
+        if wrong := backend_problem(config.backend) or backend(config.backend).RUNGS.problem(config.rungs):
             raise ScenarioError(f"{scenario.path}: config '{config.name}': {wrong}")
     changes = {"target": selection.target, "max_time_s": selection.max_time_s}
     changes = {name: value for name, value in changes.items() if value is not None}
@@ -100,7 +115,7 @@ def make(scenario: Scenario, selection: Selection, device: Device, *, remote: bo
                 scenario=scenario.name,
                 backend=config.backend,
                 model=model,
-                variant=variant_of(model, scenario.model.variant),
+                variant=_variant(model, scenario.model.variant),
                 config=config.name,
                 rungs=config.rungs,
                 batch_size=batch_size,
@@ -129,7 +144,7 @@ def _of_one_low_precision(configs: tuple[Config, ...], device: Device) -> tuple[
     lows = [low for low in LOW_PRECISIONS if any(low in config.rungs for config in configs)]
     if not kind_of(device.name).is_host or len(lows) < 2:
         return configs, ""
-    emulated = backend(DEFAULT).RUNGS.emulated(lows, device.instructions)
+    emulated = backend(DEFAULT_BACKEND).RUNGS.emulated(lows, device.instructions)
     computed = [low for low in lows if low not in emulated]
     other, kept = ("fp16", "bf16") if "bf16" in computed else ("bf16", "fp16")
     why = f"this processor computes in {kept}"
@@ -153,7 +168,7 @@ def _base_and_best(scenario: Scenario, configs: tuple[Config, ...], device: Devi
 
 def lacking(machine: str | None) -> tuple[str, ...]:
     """The rungs whose instructions the processor of a machine lacks, where that is this one."""
-    here, rungs = host(), backend(DEFAULT).RUNGS
+    here, rungs = host_device(), backend(DEFAULT_BACKEND).RUNGS
     return rungs.emulated(rungs.rungs, here.instructions) if machine == here.machine else ()
 
 
@@ -161,8 +176,8 @@ def _models(scenario: Scenario, asked: tuple[str, ...] | None) -> tuple[str, ...
     if asked is None:
         return scenario.models
     for name in asked:
-        if name not in MODELS:
-            raise SelectionError(f"--model '{name}': unknown; {hint(name, MODELS)}")
+        if name not in known_models():
+            raise SelectionError(f"--model '{name}': unknown; {hint(name, known_models())}")
     if not any(builds_models(config.backend) for config in scenario.configs):
         raise SelectionError(f"--model: scenario {scenario.name} measures steps of your own, which bring their model")
     return asked
@@ -188,9 +203,15 @@ def _input(scenario: Scenario, selection: Selection, config: Config) -> Input:
 
 def _train(scenario: Scenario, model: str) -> TrainSettings:
     """The scenario's settings, at no higher a learning rate than the model trains at."""
-    highest = MODELS[model].learning_rate if model in MODELS else math.inf
+    highest = known_models()[model].learning_rate if model in known_models() else math.inf
     rate = min(scenario.train.learning_rate, highest)
     return msgspec.structs.replace(scenario.train, learning_rate=rate)
+
+
+def _variant(model: str, variant: str) -> str:
+    """Return the scenario's variant of a model, or the model's first variant if it has no such variant."""
+    network = known_models().get(model)
+    return variant if network is None or variant in network.variants else network.variants[0]
 
 
 def _why_not_many(cell: Cell) -> str | None:
@@ -250,7 +271,9 @@ def _backend_called(scenario: Scenario, called: str, name: str) -> str:
         return there[called]
     if not called:
         return scenario.configs[0].backend
-    raise SelectionError(f"config '{name}': {problem(called) or f'scenario {scenario.name} has no {called}/ config'}")
+    raise SelectionError(
+        f"config '{name}': {backend_problem(called) or f'scenario {scenario.name} has no {called}/ config'}"
+    )
 
 
 def why_not(config: Config, device: Device, *, remote: bool = False, emulate: bool = False) -> str | None:
@@ -312,8 +335,7 @@ def plan_of(chosen: Selection, *, remote: bool = False, first: bool = False) -> 
     """The scenario's cells on the device; without a name, the default scenario of that. `remote` as in `make`. `first`:
     of the scenario's batch sizes the first alone. Raises SelectionError or ScenarioError."""
     loaded = load(chosen.scenario) if chosen.scenario else None
-    kinds = device_kinds(config.backend for config in loaded.configs) if loaded else device_kinds()
-    target = find(chosen.device, kinds)
+    target = device_for(chosen.device, [config.backend for config in loaded.configs] if loaded else None)
     loaded = loaded or load("cpu" if target.kind == "cpu" else "naruse2018")
     if first and chosen.batch_sizes is None:
         chosen = replace(chosen, batch_sizes=loaded.on(target.kind).batch_sizes[:1])
@@ -324,13 +346,15 @@ def advisable(summary: CellSummary) -> Callable[[Sequence[str]], str | None]:
     """A function that says why a list of rungs is no config on the cell's device, or None where it is one. The packages
     of this machine do not matter: the results may be another's. Of a backend that is not ours only measured configs are
     known to be possible."""
-    rung_set = known_rungs(summary.cell.backend)
-    if rung_set is None:
+    if not builds_models(summary.cell.backend):
         return lambda _: "nothing is known of its backend's rungs"
+    rung_set = backend(summary.cell.backend).RUNGS
     gpu = summary.environment.gpu if summary.environment else None
     capability = gpu.compute_capability if gpu else None
     # Another machine's processor may have any instructions: what would need some is not advised.
-    instructions = host().instructions or frozenset() if summary.machine == host().machine else frozenset()
+    instructions = (
+        host_device().instructions or frozenset() if summary.machine == host_device().machine else frozenset()
+    )
     device = Device(summary.cell.device, "", 0, capability)
     on_host = kind_of(device.name).is_host
     emulated = summary.environment.emulated if summary.environment else ()

@@ -21,15 +21,15 @@ from tcbench.analysis.summary import CellSummary
 from tcbench.core import cache, process
 from tcbench.core.cache import Cache, Entry, Key
 from tcbench.core.process import Fault, Worker
+from tcbench.core.progress import Progress
 from tcbench.core.record import BUSY, Cell, Environment, MeasureSettings, Record
 from tcbench.core.step_time import StepTime, StepTimeOrReason
-from tcbench.engine.accelerators.attained import attained, expected_s
-from tcbench.engine.accelerators.device import Progress, host, is_on_host, kind_of
-from tcbench.engine.backends import backend, builds_models, known_rungs
+from tcbench.engine.api import attained, backend, builds_models, host_device, kind_of
 from tcbench.hardware import machine
 from tcbench.hardware.gpus import GpuFile
 from tcbench.run.ceilings import card_of
 from tcbench.run.demand import Demand, program, trace_all
+from tcbench.run.devices import runs_on_host
 from tcbench.run.plan import Plan, advisable
 from tcbench.run.worker_launch import python_module, worker_environment
 
@@ -48,7 +48,7 @@ _STAGE, _LIMIT_S = "timing what steps launch", 3600.0
 def kept(cells: Iterable[Cell]) -> dict[Cell, StepTime]:
     """The parts of those cells that are known already."""
     known, parts = Cache(cache.folder(TIMES)), dict[Cell, StepTime]()
-    for cell in filter(is_on_host, cells):
+    for cell in filter(runs_on_host, cells):
         # What is not understood counts as missing.
         if (entry := known.get(_key(cell))) is not None:
             with contextlib.suppress(msgspec.ValidationError):
@@ -115,7 +115,7 @@ def _rehearsed(cells: Sequence[Cell]) -> Iterable[tuple[Cell, StepTimeOrReason]]
 
 def _was_here(environment: Environment | None) -> bool:
     """Whether this code, on this very machine, is what was measured: machines of one name may differ."""
-    if environment is None or environment.machine != host().machine:
+    if environment is None or environment.machine != host_device().machine:
         return False
     if environment.processor not in ("", machine.processor()):
         return False
@@ -129,7 +129,7 @@ def _key(cell: Cell) -> Key:
     same = msgspec.structs.replace(
         cell, scenario="", config="+".join(cell.rungs), seed=0, measure=MeasureSettings(), base=None
     )
-    here = host()
+    here = host_device()
     return {
         "cell": same.key,
         "machine": here.machine,
@@ -142,9 +142,11 @@ def _key(cell: Cell) -> Key:
 
 def _can_be_rehearsed(cell: Cell) -> bool:
     """Whether its backend is ours, and what its rungs need is installed."""
-    rungs = known_rungs(cell.backend)
-    needed = [rungs[name].requires for name in cell.rungs if name in rungs] if rungs else []
-    return rungs is not None and all(package.is_installed() for of in needed for package in of.packages)
+    if not builds_models(cell.backend):
+        return False
+    rungs = backend(cell.backend).RUNGS
+    requirements = [rungs[name].requires for name in cell.rungs if name in rungs]
+    return all(package.is_installed() for requires in requirements for package in requires.packages)
 
 
 @functools.cache
@@ -171,7 +173,7 @@ def explained(records: Iterable[Record], *, processes: int, progress: Progress) 
             asked |= dict.fromkeys([own, *others], e.summary)
             if e.advice is None or e.advice.ratio is None:
                 at_once[own] = {cell for cell, gain in others.items() if gain.ratio is None}
-    here = [cell for cell, summary in asked.items() if is_on_host(cell) and _was_here(summary.environment)]
+    here = [cell for cell, summary in asked.items() if runs_on_host(cell) and _was_here(summary.environment)]
     by_host = [cell for cell in here if _can_be_rehearsed(cell)]
     parts = kept(by_host)
     if processes:
@@ -197,7 +199,7 @@ def by_table(cells: Sequence[Cell], card: GpuFile, *, processes: int, progress: 
     demands = trace_all(cells, card.properties(), fresh=False, processes=processes, progress=progress) if cells else {}
     return {
         cell: StepTime(
-            device_s=sum(count * expected_s(work, card) for work, count in demand.works),
+            device_s=sum(count * attained(card).expected_s(work) for work, count in demand.works),
             host_s=demand.prepared * PREPARING_S + demand.requests * driver_s,
             overlapped="overlap" in effects_of(cell.rungs),
         )

@@ -23,7 +23,7 @@ from tcbench.core.errors import TcbenchError
 from tcbench.core.messages import Finished, Message, Stepped, TimedPassLoad
 from tcbench.core.process import Fault, Followed, Worker
 from tcbench.core.record import SCHEMA_VERSION, Cell, GpuSamples, HostLoad, Record
-from tcbench.engine.accelerators.device import Watch, kind_of
+from tcbench.engine.api import Watch, kind_of
 from tcbench.hardware import kernel, load
 from tcbench.run.launcher import Launcher
 from tcbench.run.plan import PlannedCell

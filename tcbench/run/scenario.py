@@ -20,11 +20,9 @@ from tcbench.core import claim as claims
 from tcbench.core import files
 from tcbench.core.claim import Claim
 from tcbench.core.errors import ScenarioError, hint
-from tcbench.core.record import COPIED_FIELDS, Cell, CudnnSettings, Input, Selection, TrainSettings
+from tcbench.core.record import COPIED_FIELDS, DEFAULT_BACKEND, Cell, CudnnSettings, Input, Selection, TrainSettings
 from tcbench.core.text import cleaned
-from tcbench.engine.accelerators.device import kinds
-from tcbench.engine.backends import DEFAULT, builds_models
-from tcbench.engine.models import MODELS
+from tcbench.engine.api import builds_models, device_kinds, known_models
 from tcbench.run import scenario_file
 from tcbench.run.scenario_file import CudnnTable, File, LadderTable, MeasureTable, ModelTable
 
@@ -50,7 +48,7 @@ class Config:
 
     @property
     def name(self) -> str:
-        backend = "" if self.backend == DEFAULT else self.backend.partition(":")[0].rpartition(".")[2] + "/"
+        backend = "" if self.backend == DEFAULT_BACKEND else self.backend.partition(":")[0].rpartition(".")[2] + "/"
         return backend + "+".join(self.rungs) + (f":{self.ablation}" if self.ablation else "")
 
 
@@ -197,11 +195,11 @@ def _models(file: File) -> tuple[str, ...]:
 
 def _check_model(path: Path, file: File, models: tuple[str, ...]) -> None:
     """Raises ScenarioError for models that there are not, a variant that none of them has, or images too small."""
-    unknown = [name for name in models if name not in MODELS]
+    unknown = [name for name in models if name not in known_models()]
     # A step of one's own may be of any model.
     if unknown and any(map(builds_models, _backends(file))):
-        raise ScenarioError(f"{path}: model.name: '{unknown[0]}' is unknown; {hint(unknown[0], MODELS)}")
-    known = [MODELS[name] for name in models if name in MODELS]
+        raise ScenarioError(f"{path}: model.name: '{unknown[0]}' is unknown; {hint(unknown[0], known_models())}")
+    known = [known_models()[name] for name in models if name in known_models()]
     variants = dict.fromkeys(variant for model in known for variant in model.variants)
     if known and file.model.variant not in variants:
         raise ScenarioError(f"{path}: model.variant: expected one of {', '.join(variants)}, got '{file.model.variant}'")
@@ -268,13 +266,13 @@ def claims_of(scenario: str | None, words: Callable[[Selection], list[str]]) -> 
 def setting_of(cell: Cell, scenario: Scenario) -> Selection:
     """The selection by which a run of the scenario has the cell's setting, where that is not what the scenario has. Its
     device is named where it is simulated, or one of several here."""
-    kind, source = kinds().get(cell.device.partition(":")[0]), cell.input
-    here = [device.name for each in kinds().values() if each.simulates is None for device in each.devices()]
+    kind, source = device_kinds().get(cell.device.partition(":")[0]), cell.input
+    here = [device.name for each in device_kinds().values() if each.simulates is None for device in each.devices()]
     is_chosen = (kind is not None and kind.simulates is not None) or (cell.device in here and len(here) > 1)
     taken = source.kind == "modelled" or (source.kind in ("synthetic", "folder") and source.kind != scenario.input.kind)
     return Selection(
         device=cell.device if is_chosen else "auto",
-        models=(cell.model,) if cell.model in MODELS and (cell.model,) != scenario.models else None,
+        models=(cell.model,) if cell.model in known_models() and (cell.model,) != scenario.models else None,
         image_size=cell.image_size if cell.image_size != scenario.model.image_size else None,
         ranks=(cell.ranks,) if cell.ranks > 1 else None,
         input=source if taken else None,

@@ -12,8 +12,7 @@ from msgspec import Meta
 
 from tcbench.core.claim import ClaimTable
 from tcbench.core.errors import ScenarioError, hint
-from tcbench.core.record import MOST_RUNGS, Positive, PositiveInt, TrainSettings, UnitName
-from tcbench.engine.backends import DEFAULT
+from tcbench.core.record import DEFAULT_BACKEND, MOST_RUNGS, Positive, PositiveInt, TrainSettings, UnitName
 
 SCHEMA = 1
 
@@ -73,14 +72,14 @@ class LadderTable(msgspec.Struct, frozen=True, kw_only=True):
 
     name: Name
     steps: Annotated[list[Name | Annotated[list[Name], Meta(min_length=1)]], Meta(min_length=1)]
-    backend: str = DEFAULT
+    backend: str = DEFAULT_BACKEND
 
 
 class ConfigTable(msgspec.Struct, frozen=True, kw_only=True):
     """A table [[config]]."""
 
     rungs: Annotated[list[Name], Meta(min_length=1, max_length=MOST_RUNGS)]
-    backend: str = DEFAULT
+    backend: str = DEFAULT_BACKEND
 
 
 class AblationTable(msgspec.Struct, frozen=True, kw_only=True):

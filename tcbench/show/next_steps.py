@@ -53,9 +53,9 @@ def out_words(out: Path) -> tuple[str, ...]:
 
 def machine_needed(device: str, machine: str | None) -> str:
     """Return the machine of a cell's results if this one lacks the device; otherwise an empty text."""
-    from tcbench.engine.accelerators.device import kinds
+    from tcbench.engine.api import device_kinds
 
-    kind = kinds().get(device.partition(":")[0])
+    kind = device_kinds().get(device.partition(":")[0])
     return "" if kind is not None and kind.devices() else machine or device
 
 

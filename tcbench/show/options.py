@@ -44,9 +44,9 @@ def complete_config(incomplete: str) -> list[str]:
 
 def complete_device(incomplete: str) -> list[str]:
     """Complete a device of this machine, or "auto"."""
-    from tcbench.engine.accelerators.device import selectors
+    from tcbench.run.devices import device_selectors
 
-    return [name for name in selectors() if name.startswith(incomplete)]
+    return [name for name in device_selectors() if name.startswith(incomplete)]
 
 
 def complete_gpu(incomplete: str) -> list[str]:
@@ -58,9 +58,9 @@ def complete_gpu(incomplete: str) -> list[str]:
 
 def complete_model(incomplete: str) -> list[str]:
     """Complete the name of a model that backends can build."""
-    from tcbench.engine.models import MODELS
+    from tcbench.engine.api import known_models
 
-    return [name for name in MODELS if name.startswith(incomplete)]
+    return [name for name in known_models() if name.startswith(incomplete)]
 
 
 ANOTHER_FILE = "name another file with -o"

@@ -12,7 +12,6 @@ import timelines
 from command import ended, tcbench
 
 from tcbench.core import record
-from tcbench.engine.accelerators.device import host
 from tcbench.run.inputs import files_beside
 from tcbench.show.results import newest
 from tcbench.tracing import perfetto
@@ -87,7 +86,7 @@ def test_timeline_draws_the_cells_that_are_chosen(tmp_path: Path) -> None:
 @pytest.mark.long
 @pytest.mark.parametrize("command", ["claims", "explain", "export", "history", "plot", "report"])
 def test_results_in_another_folder_are_read_by_default_and_by_their_id(tmp_path: Path, command: str) -> None:
-    run = tmp_path / "kept" / host().machine / "cpu-20261121-035658.jsonl"
+    run = tmp_path / "kept" / host_device().machine / "cpu-20261121-035658.jsonl"
     factories.write(run, *reports.ladders(1, sizes=(4,)))
     newest_run = "" if command == "history" else f"the newest run: {run.relative_to(tmp_path)}\n"
     for words, said in (((), newest_run), (("cpu-20261121-035658",), "")):

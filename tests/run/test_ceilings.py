@@ -38,7 +38,7 @@ def of_machine(name: str, device_name: str = "AMD EPYC", device: str = "cpu", **
 
 def here() -> CellSummary:
     facts = {"kernel": platform.release(), "memory_bytes": machine.memory_bytes()}
-    return of_machine(device.host().machine, **facts)
+    return of_machine(device.host_device().machine, **facts)
 
 
 def of_kept(summary: CellSummary, fresh: bool = False) -> Ceilings:
@@ -119,7 +119,7 @@ def test_what_beats_a_ceiling_has_it_measured_anew_and_is_kept_in_its_place_if_i
     anew = of_fresh(here())
     assert (anew.at("fp32"), anew.memory_bytes_s, anew.reached.keys()) == (4e11, 3e10, {"memory"})
     # What others measured is not this machine's to change, and what ran on another of its name tells nothing of it.
-    namesake = of_machine(device.host().machine, kernel="another")
+    namesake = of_machine(device.host_device().machine, kernel="another")
     assert of(namesake, **reached(9e12)).at("fp32") == 9e12 and ceilings.known(here()) == anew
     assert ceilings._keep(of_machine("elsewhere"), busy) == busy
     assert of(of_machine("elsewhere"), **reached(2e11)).at("fp32") == 2e11
@@ -165,7 +165,7 @@ def test_a_record_of_many_threads_gets_no_more_than_there_are_processors(monkeyp
         return CommandAnswer(0, msgspec.json.encode(VALUE).decode(), "")
 
     monkeypatch.setattr(ceilings.process, "ask", ask)
-    name = device.host().machine
+    name = device.host_device().machine
     for threads in (400, 0, -3, 1):
         record = make_record(cell=make_cell(threads=threads), environment=make_environment(name))
         of_fresh(summarise([record])[0])

@@ -4,9 +4,9 @@ import projects
 import pytest
 
 from tcbench.core.errors import SelectionError
+from tcbench.core.packages import Package
 from tcbench.core.process import CommandAnswer
-from tcbench.engine.accelerators.device import host
-from tcbench.engine.rung import Package
+from tcbench.engine.accelerators.device import host_device
 from tcbench.run import launcher, plan
 from tcbench.run.launcher import Launcher, find, fitting
 from tcbench.run.plan import Selection
@@ -105,7 +105,7 @@ def test_what_is_missing_is_said_with_the_command_that_brings_it(programs, monke
 
 def test_ranks_that_this_machine_has_no_room_for(monkeypatch):
     monkeypatch.setattr(launcher.machine, "usable_cpus", lambda: 2)
-    made = plan.make(load("cpu"), Selection(batch_sizes=(1,), configs=("fp32",), ranks=(1, 2, 3)), host())
+    made = plan.make(load("cpu"), Selection(batch_sizes=(1,), configs=("fp32",), ranks=(1, 2, 3)), host_device())
     assert [planned.cell.ranks for planned in made.cells] == [1, 2, 3]
     local = Launcher(("mpirun", "{n}"))
     reasons = [planned.skip_reason for planned in fitting(made, local, asked=False).cells]
@@ -120,6 +120,6 @@ def test_ranks_that_this_machine_has_no_room_for(monkeypatch):
 def test_ranks_share_the_cores_and_one_alone_gets_no_more(monkeypatch):
     monkeypatch.setattr(plan.machine, "usable_cpus", lambda: 8)
     chosen = Selection(batch_sizes=(1,), configs=("fp32",), ranks=(1, 4), threads=None)
-    made = plan.make(load("cpu"), chosen, host())
+    made = plan.make(load("cpu"), chosen, host_device())
     assert [planned.cell.threads for planned in made.cells] == [2, 2]
     assert len({planned.cell.key for planned in made.cells}) == 2

@@ -10,11 +10,12 @@ import pytest
 
 from tcbench.analysis.summary import summarise
 from tcbench.core.errors import ScenarioError, SelectionError
+from tcbench.core.packages import Package
 from tcbench.core.record import Cell, Input, TrainSettings
 from tcbench.engine.accelerators.cuda.cudnn import libraries
 from tcbench.engine.accelerators.device import Device
 from tcbench.engine.backends.torch.rungs import _Compiler, _Header
-from tcbench.engine.rung import Package, Requires
+from tcbench.engine.rung import Requires
 from tcbench.run import plan, scenario
 from tcbench.run.plan import Selection
 from tcbench.run.scenario import Config
@@ -239,7 +240,7 @@ for name in ("chainer", "cupy", "cudnn", "torch", "numpy", "nvidia", "cv2"):
     sys.modules[name] = None
 from tcbench.engine.accelerators import device
 from tcbench.run import plan, scenario
-made = plan.make(scenario.load("cpu"), plan.Selection(), device.find("cpu", {"cpu": None}))
+made = plan.make(scenario.load("cpu"), plan.Selection(), device.find_device("cpu", {"cpu": None}))
 assert len(made.cells) == 20
 """
     # Where oneDNN is held to fewer instructions it is asked which, and that takes NumPy.

@@ -6,10 +6,10 @@ import msgspec
 import pytest
 from factories import make_cell, make_environment, make_measurement, make_phases, make_record
 
+from tcbench.core.packages import Package
 from tcbench.core.record import Cell, Input, Record
 from tcbench.core.step_time import StepTime
-from tcbench.engine.accelerators.device import host
-from tcbench.engine.rung import Package
+from tcbench.engine.accelerators.device import host_device
 from tcbench.hardware import gpus
 from tcbench.run import prediction
 
@@ -81,7 +81,7 @@ def record(config: str, step_s: float, *, here: bool = True) -> Record:
         "commit": prediction.machine.commit(),
         "sources": prediction.machine.sources(),
     }
-    environment = make_environment(host().machine, **(facts if here else {}))
+    environment = make_environment(host_device().machine, **(facts if here else {}))
     measurement = make_measurement([step_s] * 12, phases=make_phases({"forward": step_s}))
     return make_record(cell=make_cell(config, 8), measurement=measurement, environment=environment)
 

@@ -5,9 +5,9 @@ from collections import Counter
 import factories
 import pytest
 
+from tcbench.core.packages import Package
 from tcbench.core.record import KfacSettings, Record, TrainSettings
 from tcbench.engine.accelerators.device import Device
-from tcbench.engine.rung import Package
 from tcbench.run import plan, scenario
 from tcbench.run.plan import Plan, PlannedCell, Selection
 from tcbench.run.rounds import Rounds, differences, in_order, start

@@ -17,9 +17,9 @@ def make(
     quiet: bool = options.QUIET,
 ) -> None:
     """Generate the JPEG set that runs read by default (about 60 MB in the user's cache)."""
-    from tcbench.engine.feeds import generated
+    from tcbench.engine.api import generated_images
 
     with stages(quiet) as advance:
         progress = partial(advance, "generating JPEGs")
-        made = generated.generate(progress=progress) if force else generated.ensure_generated(progress)
+        made = generated_images().make(progress, force=force)
     typer.echo(f"{len(made.files)} images in {len(made.classes)} classes: {made.root}")

@@ -70,14 +70,17 @@ def explain(
 
 def _next_steps(explained: Sequence[Explanation], results: Sequence[str], out: Path) -> Iterator[NextStep]:
     """To try a rung, to look into the fastest cell, to read all of it."""
-    from tcbench.engine.backends import DEFAULT
+    from tcbench.core.record import DEFAULT_BACKEND
 
     rates = [(e.bottleneck.images_per_s, e.summary, e.advice) for e in explained if e.bottleneck]
     rates.sort(key=lambda row: -row[0])
     untried = [
         (summary, "+".join(advice.rungs))
         for _, summary, advice in rates
-        if advice and advice.ratio is None and summary.cell.backend == DEFAULT and summary.cell.scenario_cudnn is None
+        if advice
+        and advice.ratio is None
+        and summary.cell.backend == DEFAULT_BACKEND
+        and summary.cell.scenario_cudnn is None
     ]
     steps = [
         cell_step("run", summary.cell, "tries what is next", config=config, out=out, machine=summary.machine)

@@ -20,7 +20,7 @@ from tcbench.commands.roofline.roofline import PartCost, phase_parts, precision_
 from tcbench.core.groups import grouped, summed
 from tcbench.core.record import TAKE_ENOUGH
 from tcbench.core.timeline import Timeline
-from tcbench.engine.backends import model_of
+from tcbench.engine.api import model_of
 from tcbench.run import ceilings
 from tcbench.show.bottlenecks import doubt_words, doubtful, limit_sentence, limit_words
 from tcbench.show.cells import outlier_lines

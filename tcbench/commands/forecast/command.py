@@ -86,12 +86,12 @@ def forecast(
 
 def _forecast(gpu: str, chosen: Selection, fresh: bool, quiet: bool) -> Forecast:
     from tcbench.commands.forecast import forecast as forecasts
-    from tcbench.engine.accelerators import device
     from tcbench.hardware import gpus
     from tcbench.run import plan, scenario
+    from tcbench.run.devices import absent_device
 
     card = gpus.load(gpu)
-    _, its_device = device.absent(card)
+    _, its_device = absent_device(card)
     planned = plan.make(scenario.load(chosen.scenario or "naruse2018"), chosen, its_device, remote=True)
     with stages(quiet, lambda: _KEPT) as advance:
         return forecasts.forecast(planned, card, fresh=fresh, progress=advance)
@@ -99,12 +99,12 @@ def _forecast(gpu: str, chosen: Selection, fresh: bool, quiet: bool) -> Forecast
 
 def _print_here(chosen: Selection, fresh: bool, quiet: bool, json: bool, details: bool) -> None:
     from tcbench.commands.forecast.step_times import headline, notes, reasons, table, to_json
-    from tcbench.engine.accelerators.device import host
+    from tcbench.engine.api import host_device
     from tcbench.run import images, prediction
     from tcbench.run.plan import plan_of
 
-    if chosen.device != host().name:
-        raise SelectionError(f"--device {chosen.device}: expected {host().name}; of a GPU, --gpu")
+    if chosen.device != host_device().name:
+        raise SelectionError(f"--device {chosen.device}: expected {host_device().name}; of a GPU, --gpu")
     planned = plan_of(chosen)
     with stages(quiet, lambda: _KEPT) as advance:
         images.check_folder(planned, advance)

@@ -5,14 +5,12 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from tcbench.core.errors import SelectionError
+from tcbench.core.progress import Progress
 from tcbench.core.record import Cell
-from tcbench.engine.accelerators import device
-from tcbench.engine.accelerators.attained import expected_s
-from tcbench.engine.accelerators.device import Progress, Prospects, Way
-from tcbench.engine.accelerators.peaks import ALLOWANCE_BYTES, peak_rates
-from tcbench.engine.work import Work
-from tcbench.hardware.gpus import GpuFile
+from tcbench.engine.api import Prospects, Way, Work, attained
+from tcbench.hardware.gpus import ALLOWANCE_BYTES, GpuFile
 from tcbench.run.demand import Demand, trace_all
+from tcbench.run.devices import absent_device
 from tcbench.run.plan import Plan
 
 PROCESSES = 2
@@ -130,8 +128,8 @@ def forecast(
 ) -> Forecast:
     """Forecast every cell that can run there. `fresh` ignores what is kept. Raises SelectionError for a GPU whose peak
     rates are not known, or that the cuDNN here has no code for: its plans would be none of that GPU's."""
-    limits = peak_rates(gpu)
-    kind, _ = device.absent(gpu)
+    rates = attained(gpu)
+    kind, _ = absent_device(gpu)
     if misfit := kind.misfit(gpu):
         raise SelectionError(f"GPU {gpu.name}: {misfit}")
     runnable = [planned.cell for planned in plan.cells if planned.skip_reason is None]
@@ -149,7 +147,7 @@ def forecast(
         works = []
         for work, count in demand.works:
             way = prospects.way(work, cell.cudnn.workspace_bytes)
-            works.append(WorkForecast(work, count, way, limits.floor_s(work), expected_s(work, gpu)))
+            works.append(WorkForecast(work, count, way, rates.peaks.floor_s(work), rates.expected_s(work)))
         return CellForecast(cell, gpu, works=tuple(works), demand=demand)
 
     return Forecast(plan, gpu, tuple(of(each.cell, each.skip_reason) for each in plan.cells), prospects)

@@ -19,7 +19,7 @@ from tcbench.commands.gate import revisions
 from tcbench.core import cache, files, messages, process
 from tcbench.core.errors import BuildError
 from tcbench.core.record import Cell
-from tcbench.engine.feeds import generated
+from tcbench.engine.api import generated_images
 from tcbench.run.gate import BASE, CURRENT, Role
 from tcbench.run.worker_launch import Launch
 
@@ -253,7 +253,7 @@ def _scratch_folder() -> Iterator[Path]:
 
 def with_cache(build: Build, scratch: Path, name: str) -> Build:
     """Return the build with its own cache in `scratch`, which links to the shared images and kernel times."""
-    own_cache, images = scratch / f"cache-{name}", generated.generated_root()
+    own_cache, images = scratch / f"cache-{name}", generated_images().root
     own_cache.mkdir()
     (own_cache / images.name).symlink_to(images.absolute(), target_is_directory=True)
     for shared in messages.SHARED_FOLDERS:

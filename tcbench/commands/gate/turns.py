@@ -15,11 +15,11 @@ import msgspec
 
 from tcbench.commands.gate.builds import Build
 from tcbench.core.messages import Message
-from tcbench.core.record import Cell, Record
+from tcbench.core.record import DEFAULT_BACKEND, Cell, Record
 from tcbench.core.store import Store
 from tcbench.core.text import plain
-from tcbench.engine import backends
-from tcbench.engine.accelerators.device import is_on_host, kind_of
+from tcbench.engine.api import kind_of
+from tcbench.run.devices import runs_on_host
 from tcbench.run.gate import BASE, CURRENT, Gate, Role, Trial, replay
 from tcbench.run.launcher import Launcher
 from tcbench.run.plan import Plan, PlannedCell
@@ -134,9 +134,9 @@ def time_candidates(runners: Iterable[Runner], planned: PlannedCell) -> None:
 def _chooses_kernels(planned: PlannedCell) -> bool:
     """Return whether the cell chooses among candidate kernels by measured time."""
     cell = planned.cell
-    if planned.skip_reason is not None or cell.backend != backends.DEFAULT or kind_of(cell.device).simulates:
+    if planned.skip_reason is not None or cell.backend != DEFAULT_BACKEND or kind_of(cell.device).simulates:
         return False
-    return is_on_host(cell) or cell.cudnn.autotune
+    return runs_on_host(cell) or cell.cudnn.autotune
 
 
 def all_ok(records: Iterable[Record]) -> bool:
@@ -149,7 +149,7 @@ def all_ok(records: Iterable[Record]) -> bool:
 
 def can_take_turns(planned: PlannedCell, builds: Sequence[Build]) -> bool:
     """Return whether these builds can run trials of the cell at the same time, alternating step by step."""
-    runs = planned.skip_reason is None and is_on_host(planned.cell)
+    runs = planned.skip_reason is None and runs_on_host(planned.cell)
     return runs and all(build.launch.takes_turns for build in builds)
 
 
@@ -161,7 +161,7 @@ def with_gate_timing(plan: Plan, longer: bool) -> Plan:
         measure = planned.cell.measure
         if max_time_s is not None:
             measure = msgspec.structs.replace(measure, max_time_s=max_time_s)
-        if is_on_host(planned.cell):
+        if runs_on_host(planned.cell):
             measure = msgspec.structs.replace(measure, block_steps=min(TURN_STEPS, measure.block_steps))
         cells.append(replace(planned, cell=msgspec.structs.replace(planned.cell, measure=measure)))
     return replace(plan, cells=tuple(cells))

@@ -26,7 +26,6 @@ def list_(
         show(format_ == "json", details)
         return
     from tcbench.commands.list import table
-    from tcbench.engine.accelerators import device
-    from tcbench.engine.backends import device_kinds
+    from tcbench.engine.api import device_for
 
-    table.show(device.find("auto", device_kinds()), format_ == "json")
+    table.show(device_for("auto"), format_ == "json")

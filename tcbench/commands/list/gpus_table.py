@@ -8,12 +8,12 @@ import typer
 from rich.text import Text
 
 from tcbench.core.groups import grouped
-from tcbench.engine.accelerators.ceilings import Ceilings
-from tcbench.engine.accelerators.device import Served, Support, absent, kinds
-from tcbench.engine.accelerators.peaks import peak_rates
+from tcbench.engine.api import Ceilings, attained, device_kinds
 from tcbench.hardware import gpus, tensor_cores
 from tcbench.hardware.gpus import GpuFile
+from tcbench.hardware.software import ServedVersions, Support
 from tcbench.hardware.tensor_cores import FORMATS, Generation
+from tcbench.run.devices import absent_device
 from tcbench.show.console import make_console
 from tcbench.show.document import fields, versioned
 from tcbench.show.tables import COUNT, Column, Kind, Table
@@ -62,18 +62,18 @@ def show(as_json: bool, details: bool = False) -> None:
 def _rows() -> Iterator[_GpuRow]:
     present = [
         (kind, device, capability)
-        for kind in kinds().values()
+        for kind in device_kinds().values()
         if kind.simulates is None
         for device in kind.devices()
         if (capability := device.compute_capability) is not None
     ]
     shipped = [gpus.load(name) for name in gpus.names()]
     for figures in shipped:
-        kind, _ = absent(figures)
+        kind, _ = absent_device(figures)
         here = tuple(device.name for _, device, _ in present if device.title == figures.device_name)
         capability = figures.compute_capability
         support = kind.support(capability)
-        yield _GpuRow(figures.name, figures.device_name, capability, support, figures, peak_rates(figures), here)
+        yield _GpuRow(figures.name, figures.device_name, capability, support, figures, attained(figures).peaks, here)
     titles = {figures.device_name for figures in shipped}
     others = grouped((device.title, (kind, capability, device.name)) for kind, device, capability in present)
     for title, those in others.items():
@@ -119,7 +119,7 @@ def _name(row: _GpuRow) -> Text:
     return Text.assemble(row.name, (f" ({', '.join(row.here)})", "green") if row.here else "")
 
 
-def _versions(served: Served) -> str:
+def _versions(served: ServedVersions) -> str:
     if served.first and served.last:
         return f"{served.first} to {served.last}"
     if served.last:

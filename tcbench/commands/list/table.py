@@ -3,11 +3,9 @@
 import typer
 from rich.text import Text
 
-from tcbench.engine.accelerators.device import Device, selectors
-from tcbench.engine.backends import DEFAULT, backend, names
-from tcbench.engine.models import MODELS
-from tcbench.engine.models.geometry import Network
-from tcbench.engine.rung import Requires, Rung
+from tcbench.core.record import DEFAULT_BACKEND
+from tcbench.engine.api import Device, Network, Requires, Rung, backend, backend_names, known_models
+from tcbench.run.devices import device_selectors
 from tcbench.run.plan import emulation, missing, why_not
 from tcbench.run.scenario import load, shipped
 from tcbench.show.console import make_console
@@ -19,7 +17,9 @@ def show(device: Device, as_json: bool) -> None:
     """Scenarios with their configs; rungs with what each needs and whether `device` has it."""
     scenarios = [load(name).on(device.kind) for name in shipped()]
     rungs = [
-        (name, rung, _missing(name, rung, device)) for name in names() for rung in backend(name).RUNGS.rungs.values()
+        (name, rung, _missing(name, rung, device))
+        for name in backend_names()
+        for rung in backend(name).RUNGS.rungs.values()
     ]
     if as_json:
         described = [
@@ -56,7 +56,9 @@ def show(device: Device, as_json: bool) -> None:
             console.print(Text(f"    {config.name}"), Text(f"not here: {reason}" if reason else "", style="yellow"))
         console.print()
     columns: list[Column[tuple[str, Rung, str | None]]] = [
-        Column("rung", lambda row: row[1].name if row[0] == DEFAULT else f"{row[0]}/{row[1].name}", wraps=False),
+        Column(
+            "rung", lambda row: row[1].name if row[0] == DEFAULT_BACKEND else f"{row[0]}/{row[1].name}", wraps=False
+        ),
         Column("what it does", lambda row: row[1].says),
         Column("needs", lambda row: _needs(row[1].requires)),
         Column("parity", lambda row: str(row[1].parity)),
@@ -67,8 +69,8 @@ def show(device: Device, as_json: bool) -> None:
         ),
     ]
     console.table(Table(columns, rungs, gap=1))
-    console.print(Table(_MODELS, [*MODELS.items()]))
-    console.say("", f"devices: {', '.join(selectors())}; virtual ones are simulated")
+    console.print(Table(_MODELS, [*known_models().items()]))
+    console.say("", f"devices: {', '.join(device_selectors())}; virtual ones are simulated")
 
 
 _MODELS: tuple[Column[tuple[str, Network]], ...] = (
@@ -81,6 +83,10 @@ _MODELS: tuple[Column[tuple[str, Network]], ...] = (
     Column("definition", lambda row: row[1].source),
 )
 """The models that backends build, as published: for images of 224x224 in 1000 classes."""
+
+
+def _rung_name(backend_name: str, rung: Rung) -> str:
+    return rung.name if backend_name == DEFAULT_BACKEND else f"{backend_name}/{rung.name}"
 
 
 def _missing(backend_name: str, rung: Rung, device: Device) -> str | None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from tcbench.commands.numerics.runner import NumericsRunner
 from tcbench.core.numerics import AnyJob, TrainingSetting
-from tcbench.engine.accelerators.device import Device
+from tcbench.engine.api import Device
 from tcbench.hardware import machine
 
 Listen = Callable[[AnyJob, int], None]

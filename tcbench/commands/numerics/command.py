@@ -132,15 +132,15 @@ def numerics(
     """
     from tcbench.commands.numerics import plan
     from tcbench.commands.numerics.call import Call
-    from tcbench.engine.accelerators import device
-    from tcbench.engine.backends import device_kinds
+    from tcbench.core.record import DEFAULT_BACKEND
+    from tcbench.engine.api import device_for, kind_of, split_images
     from tcbench.hardware import machine
     from tcbench.run import scenario
     from tcbench.run.plan import refuse
 
     static_scale = loss_scale(scale)
-    target = device.find(chosen.device, device_kinds(("chainer",)))
-    if device.kind_of(target.name).simulates is not None:
+    target = device_for(chosen.device, [DEFAULT_BACKEND])
+    if kind_of(target.name).simulates is not None:
         raise SelectionError(f"--device {target.name}: a simulated device computes no numbers; --device cpu works")
     refuse(target, ("chainer",))
     loaded = scenario.load(chosen.scenario or ("cpu" if target.kind == "cpu" else "naruse2018"))
@@ -181,7 +181,8 @@ def numerics(
     from tcbench.commands.numerics.judgement import Margins
     from tcbench.commands.numerics.training import train
 
-    setting = plan.setting(loaded, target, asked, machine.usable_cpus(), None if data is None else _images(data))
+    images = None if data is None else split_images(data.absolute())
+    setting = plan.setting(loaded, target, asked, machine.usable_cpus(), images)
     margins = None if margin is None else Margins(margin, margin)
     train(call, setting, plan.SEEDS if seeds is None else seeds, static_scale, margins)
 
@@ -191,13 +192,3 @@ def _none_of(given: dict[str, Any], where: str, why: str) -> None:
     for name, value in given.items():
         if value is not None:
             raise SelectionError(f"{name}: has no meaning with {where}: {why}")
-
-
-def _images(data: Path) -> Any:
-    """The folder's images, to train on and to test with. Raises DataError."""
-    from tcbench.engine.feeds.dataset import scan
-    from tcbench.engine.numerics.folder import HELD_OUT_EVERY, split
-
-    remedy = f"expected CLASS/IMAGE.jpg in it, at least {HELD_OUT_EVERY} images a class"
-    remedy += "; without --data it trains on generated images"
-    return split(scan(data.absolute(), remedy))

@@ -16,8 +16,8 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import MultipleLocator, PercentFormatter
 
 from tcbench.commands.numerics.judgement import magnitudes, safe, steps_seen
+from tcbench.commands.numerics.loss_scales import LOST_AT_MOST, SMALLEST, SMALLEST_NORMAL, SafeScales, Shares, shares
 from tcbench.core.numerics import KINDS, Document, GradientKind, LayerGradients, Magnitudes
-from tcbench.engine.numerics.gradients import LOST_AT_MOST, SMALLEST, SMALLEST_NORMAL, SafeScales, Shares, shares
 from tcbench.show.charts.page import GROUND, ChartPage, boxes
 from tcbench.show.charts.palette import GAIN, GAIN_PALE, INK, LOSS, LOSS_PALE, PAPER, QUIET, RAMPS
 from tcbench.show.charts.text import LABEL, SMALL, WORDS, drawable, line_height, wrapped

@@ -18,9 +18,19 @@ from tcbench.analysis.claims import Evidence, EvidenceSource
 from tcbench.analysis.stats import Interval
 from tcbench.analysis.welch import SampleStats, exp, quantile
 from tcbench.commands.numerics.equivalence import Equivalence, equivalence
+from tcbench.commands.numerics.loss_scales import LOST_AT_MOST, SafeScales, Shares, safe_scales, shares
 from tcbench.core.claim import Claim
-from tcbench.core.numerics import ALL_TECHNIQUES, KINDS, Document, GradientKind, Gradients, Magnitudes, Run, Technique
-from tcbench.engine.numerics.gradients import LOST_AT_MOST, SafeScales, Shares, safe_scales, shares, total
+from tcbench.core.numerics import (
+    ALL_TECHNIQUES,
+    KINDS,
+    Document,
+    GradientKind,
+    Gradients,
+    Magnitudes,
+    Run,
+    Technique,
+    total_magnitudes,
+)
 
 Word = Literal["trains like fp32", "trains like one rank", "does not", "undecided"]
 
@@ -140,7 +150,7 @@ def techniques_of(document: Document) -> tuple[Technique, ...]:
 
 def magnitudes(gradients: Gradients, kind: GradientKind) -> Magnitudes:
     """The whole model's, over all observed steps."""
-    return total(layer.magnitudes for layer in gradients.layers if layer.kind == kind)
+    return total_magnitudes(layer.magnitudes for layer in gradients.layers if layer.kind == kind)
 
 
 def whole(gradients: Gradients, log2_scale: int) -> dict[GradientKind, Shares]:

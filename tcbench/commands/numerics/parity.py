@@ -8,7 +8,8 @@ from tcbench.commands.numerics.parity_judgement import judge
 from tcbench.commands.numerics.runner import NumericsRunner
 from tcbench.core.errors import TrainingError
 from tcbench.core.numerics import ParityFinished
-from tcbench.engine.backends import DEFAULT, backend
+from tcbench.core.record import DEFAULT_BACKEND
+from tcbench.engine.api import backend
 from tcbench.hardware import machine
 from tcbench.run.plan import select
 from tcbench.run.scenario import Scenario
@@ -28,7 +29,7 @@ def hold(call: Call, scenario: Scenario, names: tuple[str, ...], steps: int, thr
     assert isinstance(last, ParityFinished)
     if last.reason is not None:
         raise TrainingError(f"the configs could not be compared: {last.reason}")
-    rung_set = backend(DEFAULT).RUNGS
+    rung_set = backend(DEFAULT_BACKEND).RUNGS
     judged = judge(last.runs, lambda rung: rung_set[rung])
     off = parity_table.reasons(judged)
     if call.json:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from tcbench.core.numerics import BASE, Distance, ParityRun
-from tcbench.engine.rung import ROUNDING, Rung, Tolerance
+from tcbench.engine.api import Rung, Tolerance
 
 EXACT_TOLERANCE = Tolerance(0.0, 0.0, 0.0, 0.0)
 
@@ -36,7 +36,7 @@ def judge(runs: Sequence[ParityRun], rung_of: Callable[[str], Rung]) -> tuple[Ju
 
 
 def _judged(run: ParityRun, rung: Rung) -> JudgedRun:
-    parity = ROUNDING if run.config == BASE else rung.parity
+    parity = rung.rounding if run.config == BASE else rung.parity
     tolerance, same_batches = parity.of(run.storage) or EXACT_TOLERANCE, parity.kind == "input"
     if run.reason is not None:
         return JudgedRun(run, tolerance, run.reason, same_batches)

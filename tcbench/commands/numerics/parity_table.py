@@ -8,10 +8,12 @@ from rich.text import Text
 
 from tcbench.commands.numerics.parity_judgement import JudgedRun, optimizer_at_most
 from tcbench.core.numerics import ParityJob
-from tcbench.engine.work import HALVES
 from tcbench.show.document import document, fields
 from tcbench.show.format import counted
 from tcbench.show.tables import COUNT, Column, Table
+
+STORAGES = ("float32", "float16", "bfloat16")
+"""The dtypes in which a config may store activations."""
 
 
 def headline(job: ParityJob) -> str:
@@ -105,7 +107,7 @@ def notes(judged: Sequence[JudgedRun], skipped: Mapping[str, str]) -> list[str]:
             f"({' or '.join(f'{most:g}' for most in allowed)})."
         )
     distances = []
-    for storage in ("float32", *HALVES):
+    for storage in STORAGES:
         runs = [config.run.optimizer for config in judged if config.run.storage == storage]
         if far := [distance for distance in runs if distance is not None]:
             distances.append(f"{max(far):.1e} in {storage} (allowed {optimizer_at_most(storage):g})")
@@ -122,7 +124,7 @@ def to_json(job: ParityJob, judged: Sequence[JudgedRun], skipped: Mapping[str, s
     def run_json(config: JudgedRun) -> dict[str, Any]:
         return {
             **msgspec.to_builtins(config.run),
-            "half": config.run.storage in HALVES,
+            "half": config.run.storage != "float32",
             **fields(config.tolerance, "allowed_loss=loss allowed_gradient=gradient allowed_length=length"),
             **fields(config.tolerance, "allowed_update=update"),
             "allowed_optimizer": optimizer_at_most(config.run.storage),

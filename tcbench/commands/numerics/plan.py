@@ -19,13 +19,16 @@ from tcbench.core.numerics import (
     TrainingJob,
     TrainingSetting,
 )
-from tcbench.core.record import Cell, CudnnSettings, Input, KfacSettings, MeasureSettings, TrainSettings
-from tcbench.engine.accelerators.device import Device
-from tcbench.engine.backends import DEFAULT, backend
-from tcbench.engine.feeds.dataset import ImageFolder
-from tcbench.engine.models import MODELS
-from tcbench.engine.models.geometry import Network
-from tcbench.engine.models.small import SMALL_RESNET
+from tcbench.core.record import (
+    DEFAULT_BACKEND,
+    Cell,
+    CudnnSettings,
+    Input,
+    KfacSettings,
+    MeasureSettings,
+    TrainSettings,
+)
+from tcbench.engine.api import SMALL_RESNET, Device, ImageFolder, Network, backend, known_models
 from tcbench.run.plan import missing, why_not
 from tcbench.run.scenario import Config, Scenario
 
@@ -111,7 +114,7 @@ def setting(
     if global_batch < batch_size:
         raise SelectionError(f"--global-batch {asked.global_batch}: expected at least the batch size, {batch_size}")
     rungs: tuple[str, ...] = _RUNGS
-    if images is not None and backend(DEFAULT).RUNGS["dali"].requires.packages[0].is_installed():
+    if images is not None and backend(DEFAULT_BACKEND).RUNGS["dali"].requires.packages[0].is_installed():
         rungs = ("dali", *_RUNGS)
     return TrainingSetting(
         scenario=scenario.name,
@@ -135,7 +138,7 @@ def setting(
         skipped=tuple(
             technique.name
             for technique in TECHNIQUES.values()
-            if missing(backend(DEFAULT).RUNGS[technique.rung].requires, device)
+            if missing(backend(DEFAULT_BACKEND).RUNGS[technique.rung].requires, device)
         ),
         data=None if asked.data is None else str(asked.data),
         noise=0.0 if images else _NOISE if ranks == 1 else _RANKS_NOISE,
@@ -151,8 +154,8 @@ def _divisor(scenario: Scenario, global_batch: int, batch_size: int, small_image
     if global_batch == batch_size:
         return 1.0
     ratio = global_batch / batch_size
-    if small_image is not None and scenario.models[0] in MODELS:
-        last = _last_size(MODELS[scenario.models[0]], scenario.model.variant, _IMAGENET_SIZE)
+    if small_image is not None and scenario.models[0] in known_models():
+        last = _last_size(known_models()[scenario.models[0]], scenario.model.variant, _IMAGENET_SIZE)
         ratio *= (last / _last_size(SMALL_RESNET, SMALL_RESNET.variants[0], small_image)) ** 2
     return 2.0 ** max(0, math.floor(math.log2(ratio)))
 
@@ -219,7 +222,7 @@ def parity(
     skipped = {}
     asked = {config.rungs for config in configs}
     for config in configs:
-        if config.backend != DEFAULT or config.ablation:
+        if config.backend != DEFAULT_BACKEND or config.ablation:
             why = "an ablation" if config.ablation else f"a config of the backend {config.backend}"
             skipped[config.name] = f"{why}, whose rungs declare nothing here"
             continue
@@ -250,4 +253,4 @@ def _cell(rungs: tuple[str, ...], **fields: Any) -> Cell:
     """A cell of the default backend, with settings of one that is not measured where `fields` have no others."""
     # Tolerances are declared at the learning rate of TrainSettings(), 0.01.
     unmeasured: dict[str, Any] = {"train": TrainSettings(), "cudnn": CudnnSettings(), "measure": MeasureSettings()}
-    return Cell(backend=DEFAULT, config="+".join(rungs), rungs=rungs, **{**unmeasured, **fields})
+    return Cell(backend=DEFAULT_BACKEND, config="+".join(rungs), rungs=rungs, **{**unmeasured, **fields})

@@ -13,8 +13,8 @@ from rich.text import Text
 from tcbench.commands.numerics import judgement
 from tcbench.commands.numerics.equivalence import Equivalence
 from tcbench.commands.numerics.judgement import Margins, TechniqueCosts, TechniqueVerdict, Word
+from tcbench.commands.numerics.loss_scales import LOST_AT_MOST, shares, zero_in_bfloat16
 from tcbench.core.numerics import ALL_TECHNIQUES, DECAYS, KINDS, WARM_UP, Document, GradientKind, TrainingSetting
-from tcbench.engine.numerics.gradients import LOST_AT_MOST, shares, zero_in_bfloat16
 from tcbench.show.document import encoded, fields
 from tcbench.show.format import factor, ratio, size
 from tcbench.show.notes import Caution

@@ -17,7 +17,7 @@ from tcbench.core.messages import Building, Message, ProfileRequest, Stepped
 from tcbench.core.process import GRACE_S
 from tcbench.core.record import Cell, Record
 from tcbench.core.timeline import Timeline
-from tcbench.engine.accelerators.device import kind_of
+from tcbench.engine.api import kind_of
 from tcbench.run.launcher import Launcher
 from tcbench.run.plan import PlannedCell
 from tcbench.run.runner import Listener, Runner

@@ -21,7 +21,7 @@ from tcbench.commands.roofline.roofline import CellRoofline, ConfigPrecision, Wo
 from tcbench.commands.roofline.table import reached
 from tcbench.core.errors import SelectionError
 from tcbench.core.groups import grouped
-from tcbench.engine.accelerators.ceilings import Ceilings
+from tcbench.engine.api import Ceilings
 from tcbench.show.charts.labels import around, label
 from tcbench.show.charts.page import ChartPage
 from tcbench.show.charts.palette import INK, OTHER, PAPER, PHASE_COLOURS, QUIET

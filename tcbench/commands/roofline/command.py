@@ -54,9 +54,8 @@ def roofline(
     from tcbench.analysis.summary import group_by_code, summarise
     from tcbench.commands.roofline import table
     from tcbench.commands.roofline.chart import roofline_chart
-    from tcbench.commands.roofline.roofline import base_and_fastest, fastest
+    from tcbench.commands.roofline.roofline import UNKNOWN, base_and_fastest, fastest
     from tcbench.commands.roofline.roofline import roofline as under_roof
-    from tcbench.engine.accelerators.ceilings import UNKNOWN
     from tcbench.run import ceilings
     from tcbench.show.charts.files import save
 
@@ -91,7 +90,7 @@ def roofline(
 
 def _able(summaries: Sequence[CellSummary]) -> list[CellSummary]:
     """The measured cells of known layers or of declared work. Raises SelectionError when there are none."""
-    from tcbench.engine.backends import builds_models, model_of
+    from tcbench.engine.api import builds_models, model_of
 
     measured = [s for s in summaries if s.images_per_s is not None]
     able = [s for s in measured if model_of(s.cell) or s.flops]

@@ -9,7 +9,6 @@ not on how a backend goes about it: what it moves beyond that shows as a rate be
 from __future__ import annotations
 
 import functools
-import itertools
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -21,13 +20,7 @@ from tcbench.analysis.summary import CellSummary, base_config, declared_work
 from tcbench.core.groups import grouped, summed
 from tcbench.core.record import Cell, Measurement, Record
 from tcbench.core.timeline import Timeline
-from tcbench.engine import work
-from tcbench.engine.accelerators.ceilings import MEMORY, Ceilings, Reached
-from tcbench.engine.backends import model_of
-from tcbench.engine.models import MODELS
-from tcbench.engine.models.geometry import Dropout, Layer, Lrn
-
-_STORED: dict[str, work.DType] = {"fp16": "float16", "bf16": "bfloat16"}
+from tcbench.engine.api import Ceilings, Reached, known_models, layer_works, model_of
 
 UPDATE_FLOPS = 6
 """Per parameter: g + decay * w, momentum * v - rate * g, w + v."""
@@ -35,6 +28,9 @@ UPDATE_BYTES = 20
 """Per parameter, at least: read g, read and write v and w in float32. In mixed precision g and the stored weight have
 two bytes each and the master weight has four: the same sum."""
 
+
+UNKNOWN = Ceilings("", {"fp32": math.inf}, math.inf, "not known", measured=False)
+"""The ceilings of a device before they are known."""
 
 ConfigPrecision = Literal["fp32", "tf32", "fp16", "bf16"]
 
@@ -111,7 +107,7 @@ class CellRoofline:
             by = f"{part.name if whole else f'{part.name} ({part.phase})'} of {self.summary.cell.label}"
             yield precision, Reached(part.flops / part.time_s, by)
             if whole and part.bytes > _BEYOND_CACHES:
-                yield MEMORY, Reached(part.bytes / part.time_s, by)
+                yield Ceilings.MEMORY, Reached(part.bytes / part.time_s, by)
 
 
 def fastest(rooflines: Iterable[CellRoofline]) -> dict[str, Reached]:
@@ -124,20 +120,17 @@ def fastest(rooflines: Iterable[CellRoofline]) -> dict[str, Reached]:
 
 @functools.lru_cache(256)
 def layer_parts(cell: Cell) -> tuple[WorkPart, ...]:
-    """Every layer of the cell's model, forward and then backward, named as in timelines: "block3.c/conv"."""
-    layers = tuple(MODELS[cell.model].layers(cell.variant, cell.image_size, cell.n_classes))
+    """Return every layer of the cell's model, forward and then backward, named as in timelines: "block3.c/conv"."""
     return tuple(
-        WorkPart(name, phase, sum(w.flops for w in works), sum(w.bytes for w in works))
-        for phase, ordered in (("forward", layers), ("backward", layers[::-1]))
-        for layer in ordered
-        for name, works in grouped(_works(cell, layer, phase)).items()
+        WorkPart(name, phase, sum(work.flops for work in works), sum(work.bytes for work in works))
+        for phase, name, works in layer_works(cell)
     )
 
 
 def phase_parts(cell: Cell, layers: Sequence[WorkPart] | None = None) -> tuple[WorkPart, ...]:
     """Forward, backward, update; `replay` is all three."""
     layers = layer_parts(cell) if layers is None else layers
-    parameters = MODELS[cell.model].parameters(cell.n_classes)
+    parameters = known_models()[cell.model].parameters(cell.n_classes)
     by_phase = {
         phase: (sum(p.flops for p in layers if p.phase == phase), sum(p.bytes for p in layers if p.phase == phase))
         for phase in ("forward", "backward")
@@ -189,71 +182,6 @@ def base_and_fastest(rooflines: Sequence[CellRoofline]) -> list[tuple[CellRoofli
         fastest = {one.precision: one for one in by_rate}
         pairs += [(base, fastest[precision]) for precision in dict.fromkeys(one.precision for one in cells)]
     return pairs
-
-
-def _works(cell: Cell, layer: Layer, phase: str) -> Iterator[tuple[str, work.Work]]:
-    """A layer's work in one phase, with the name of the part it belongs to. Where the config fuses it, what follows a
-    convolution is one pass over the data, else one by one; a matrix product's bias belongs to it. An addition's
-    gradient is its input: nothing to do."""
-    forward = phase == "forward"
-    dtype = _STORED.get(precision_of(cell.rungs), "float32")
-    if layer.kind not in ("conv", "fc"):
-        yield from _other_works(cell.batch_size, layer, forward, dtype)
-        return
-    n, c, size = cell.batch_size, layer.out_channels, layer.out_size
-    geometry = layer.in_size, layer.in_size, c, layer.ksize, layer.ksize, layer.stride, layer.pad
-    conv = work.Conv2d(n, layer.in_channels, *geometry, "NCHW", dtype)
-    name = f"{layer.name}/{layer.kind}"
-    if forward:
-        yield name, work.ConvFprop(conv)
-    else:
-        yield name, work.ConvWgrad(conv)
-        if not layer.first:
-            yield name, work.ConvDgrad(conv)
-    values = n * c * size * size
-    fused = layer.relu and layer.kind == "conv" and "fused" in cell.rungs
-    relu: work.Work = work.Relu(values, dtype) if forward else work.ReluBackward(values, dtype)
-    if layer.bias:
-        name = name if layer.kind == "fc" else f"{layer.name}/bias" + "+relu" * fused
-        bias = (work.AddBiasRelu if fused else work.AddBias) if forward else work.BiasGradient
-        yield name, bias(n, c, dtype, size * size)
-        if fused and not forward:
-            yield name, relu
-    else:
-        after: Literal["none", "relu", "add_relu"] = "none" if not fused else "add_relu" if layer.add else "relu"
-        norm = work.Norm(n, c, size, size, "NCHW", dtype, after)
-        name = f"{layer.name}/bn" + {"none": "", "relu": "+relu", "add_relu": "+add+relu"}[after]
-        yield name, work.BatchNormForward(norm, 2e-5, 0.1) if forward else work.BatchNormBackward(norm)
-        if layer.add and forward and not fused:
-            yield f"{layer.name}/add", work.Add(values, dtype)
-    if layer.relu and not fused:
-        yield f"{layer.name}/relu", relu
-
-
-def _other_works(n: int, layer: Layer, forward: bool, dtype: work.DType) -> Iterator[tuple[str, work.Work]]:
-    """Of a layer without parameters. A name that is not its kind's stands before that, as in timelines."""
-    c, size, pixels, stage = layer.in_channels, layer.in_size, layer.in_size**2, layer.stage
-    kind = "average pool" if layer.kind == "tiled_average" else layer.kind.replace("_", " ")
-    name = kind if layer.name == kind else f"{layer.name}/{kind}"
-    if layer.kind == "max_pool":
-        pool = work.Pool(n, c, size, size, layer.ksize, layer.stride, layer.pad, "NCHW", dtype, layer.ceil)
-        yield name, work.MaxPoolForward(pool) if forward else work.MaxPoolBackward(pool)
-    elif layer.kind == "average_pool":
-        average = work.GlobalAverageForward if forward else work.GlobalAverageBackward
-        yield name, average(n, c, size, size, "NCHW", dtype)
-    elif layer.kind == "tiled_average":
-        tiled = work.TiledAverageForward if forward else work.TiledAverageBackward
-        yield name, tiled(n, c, size, layer.out_size, "NCHW", dtype)
-    elif isinstance(stage, Lrn):
-        lrn = work.LrnForward if forward else work.LrnBackward
-        yield name, lrn(n, c, pixels, "NCHW", dtype, stage.size, stage.alpha, stage.beta, stage.k)
-    elif isinstance(stage, Dropout):
-        drop = work.DropoutForward if forward else work.DropoutBackward
-        yield name, drop(n, c, pixels, "NCHW", dtype, stage.ratio)
-    else:
-        copy = work.PutColumns if forward else work.TakeColumns
-        for first, part in zip(itertools.accumulate(layer.parts, initial=0), layer.parts, strict=False):
-            yield name, copy(n, part * pixels, c * pixels, first * pixels, dtype)
 
 
 def worth_showing(parts: Iterable[WorkPart]) -> list[WorkPart]:

@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from tcbench.commands.roofline.roofline import CellRoofline, WorkPart
-from tcbench.engine.accelerators.ceilings import Ceilings
+from tcbench.engine.api import Ceilings
 from tcbench.show.bottlenecks import doubt_words, doubtful
 from tcbench.show.document import document, fields
 from tcbench.show.format import number

@@ -3,10 +3,9 @@
 import logging
 from collections.abc import Iterable
 
-from tcbench.core.record import Cell, CudnnSettings
-from tcbench.engine.accelerators.device import Progress, kind_of
-from tcbench.engine.backends import DEFAULT
-from tcbench.engine.work import Work
+from tcbench.core.progress import Progress
+from tcbench.core.record import DEFAULT_BACKEND, Cell, CudnnSettings
+from tcbench.engine.api import Work, kind_of
 from tcbench.hardware import machine
 from tcbench.hardware.gpus import GpuProperties
 
@@ -22,7 +21,7 @@ def build(cells: Iterable[Cell], device: str, progress: Progress) -> str:
     Failures are ignored here: a trial builds what is missing, or reports why it cannot.
     Return a sentence about what was built, or an empty text.
     """
-    single_rank_cells = [cell for cell in dict.fromkeys(cells) if cell.backend == DEFAULT and cell.ranks == 1]
+    single_rank_cells = [cell for cell in dict.fromkeys(cells) if cell.backend == DEFAULT_BACKEND and cell.ranks == 1]
 
     def works(properties: GpuProperties) -> Iterable[tuple[Work, CudnnSettings]]:
         from tcbench.run import demand  # slow to import, and few kinds of device need it

@@ -221,11 +221,14 @@ def _earlier(plan: Plan, out: Path, ending: str, allow: str | None) -> _Earlier:
 
 def _library(plan: Plan) -> str | None:
     """Name the library that will compute, and why it is not a faster one; None if the backend has no choice."""
-    from tcbench.engine.accelerators.device import kind_of
-    from tcbench.engine.backends import DEFAULT
+    from tcbench.core.record import DEFAULT_BACKEND
+    from tcbench.engine.api import kind_of
 
     kind = kind_of(plan.device.name)
-    if not any(planned.cell.backend == DEFAULT for planned in plan.cells) or (library := kind.library()) is None:
+    if (
+        not any(planned.cell.backend == DEFAULT_BACKEND for planned in plan.cells)
+        or (library := kind.library()) is None
+    ):
         return None
     shortfall = kind.shortfall()
     return f"{library} computes" + (f": {shortfall}" if shortfall else "")

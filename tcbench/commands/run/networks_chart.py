@@ -13,7 +13,7 @@ from tcbench.analysis.summary import CellSummary, base_config, best
 from tcbench.analysis.summary import ratio as ratio_of
 from tcbench.core.errors import SelectionError
 from tcbench.core.groups import grouped
-from tcbench.engine.models import MODELS
+from tcbench.engine.api import known_models
 from tcbench.show.format import factor, listed, ratio
 from tcbench.show.tables import COUNT, RATE, Column, Table
 
@@ -45,7 +45,7 @@ def network_results(summaries: Sequence[CellSummary]) -> tuple[NetworkResult, ..
 
     Return none for fewer than two networks of `tcbench.engine.models`.
     """
-    cells = [summary for summary in summaries if summary.cell.model in MODELS]
+    cells = [summary for summary in summaries if summary.cell.model in known_models()]
     if len({summary.cell.model for summary in cells}) < 2:
         return ()
     groups = grouped(((summary.setting, summary.cell.batch_size), summary) for summary in cells)
@@ -53,7 +53,7 @@ def network_results(summaries: Sequence[CellSummary]) -> tuple[NetworkResult, ..
 
 
 def _result(group: Sequence[CellSummary]) -> NetworkResult:
-    cell, model = group[0].cell, MODELS[group[0].cell.model]
+    cell, model = group[0].cell, known_models()[group[0].cell.model]
     base_name = base_config(group)
     base = next((s for s in group if s.cell.config == base_name and s.images_per_s), None)
     fastest = best(group)

@@ -102,14 +102,14 @@ def submit(
     tcbench submit naruse2018 --partition a100,h100 --dry-run
     tcbench submit naruse2018 --partition a100,h100 --resume    only what is missing; follows what still runs
     """
+    from tcbench.core.packages import Package
     from tcbench.core.store import run_id_suffix
-    from tcbench.engine.accelerators.device import host
-    from tcbench.engine.rung import Package
+    from tcbench.engine.api import host_device
     from tcbench.run.plan import plan_of
 
     on_gpus = _runs_on_gpus(chosen.device)
     # As far as it can be made without the device.
-    plan = plan_of(replace(chosen, device=host().name) if on_gpus else chosen, remote=True)
+    plan = plan_of(replace(chosen, device=host_device().name) if on_gpus else chosen, remote=True)
     submitit = Package("submitit", "uv sync --extra slurm")
     if not dry_run and not submitit.is_installed():
         raise ClusterError(f"submit needs the package {submitit.module}: {submitit.install}")
@@ -155,7 +155,7 @@ def submit(
 
 def _runs_on_gpus(device: str) -> bool:
     """Whether a job of this --device is to be given GPUs. Raises SelectionError for no device."""
-    from tcbench.engine.accelerators.device import kind_of
+    from tcbench.engine.api import kind_of
 
     if device == "auto":
         return True

@@ -89,6 +89,10 @@ class Attained:
         """Of a kernel that reads and writes so much, and does nothing else."""
         return self.kernel_s + n_bytes / self.bandwidth_bytes_s
 
+    def expected_s(self, work: w.Work) -> float:
+        """Return the seconds that the device is busy with one launch."""
+        return _work_s(work, self)
+
     def over_link_s(self, n_bytes: int) -> float:
         """Of a copy between the host's pinned memory and the card."""
         return self.kernel_s + n_bytes / self.link_bytes_s
@@ -210,11 +214,6 @@ def _nearest(known: Sequence[Mapping[str, Any]], capability: int) -> Mapping[str
 
 
 # -- the model ---------------------------------------------------------------------------------------------------------
-
-
-def expected_s(work: w.Work, card: GpuFile) -> float:
-    """Seconds that the device is busy with one launch. Raises SelectionError for a card of unknown peak rates."""
-    return _work_s(work, attained(card))
 
 
 def _work_s(work: w.Work, here: Attained) -> float:

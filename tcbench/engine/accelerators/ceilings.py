@@ -6,10 +6,9 @@ bandwidth): S. Williams, A. Waterman, D. Patterson, "Roofline: An Insightful Vis
 Architectures", CACM 52(4), 2009. F / B is its arithmetic intensity, in FLOP per byte.
 """
 
-import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Literal, Self
+from typing import ClassVar, Literal, Self
 
 import msgspec
 
@@ -74,8 +73,6 @@ def least_s(runs: Mapping[str, Callable[[], object]], clock: Clock, rounds: int)
     return {name: min(times_s[place :: len(runs)]) for place, name in enumerate(runs)}
 
 
-MEMORY = "memory"
-"""The name of the bandwidth among what was reached."""
 Precision = Literal["fp32", "tf32", "fp16"]
 """Arithmetic of convolutions: in float32, in TensorFloat-32, or on 16 bits of either kind with float32 sums."""
 
@@ -90,8 +87,11 @@ class Reached(msgspec.Struct, frozen=True):
 class Ceilings(msgspec.Struct, frozen=True, omit_defaults=True):
     """The limits of a device. `flops_s`: floating-point operations per second (a multiply-accumulate is two) by
     precision; `says`: where they come from, for people. `measured`: by the process that measures, which prints them so,
-    as the cache keeps them. `reached`: what ran faster than these, by precision or MEMORY; that is the ceiling then, as
-    is the best of what was measured. `lost`: the share of the processor time that others had meanwhile."""
+    as the cache keeps them. `reached`: what ran faster than these, by precision or `MEMORY`; that is the ceiling then,
+    as is the best of what was measured. `lost`: the share of the processor time that others had meanwhile."""
+
+    MEMORY: ClassVar = "memory"
+    """The name of the bandwidth in `reached`."""
 
     device_name: str
     flops_s: dict[str, float]
@@ -106,6 +106,18 @@ class Ceilings(msgspec.Struct, frozen=True, omit_defaults=True):
         """Whether they were measured on a busy machine, and so are too low."""
         return self.lost >= BUSY
 
+    @classmethod
+    def load(cls, machine_name: str) -> "Ceilings | None":
+        """Return the ceilings in the cache for a machine; None without any, or if they cannot be read."""
+        return _read(_file(machine_name))
+
+    def store(self, machine_name: str) -> "Ceilings":
+        """Store the best of these and the cached ceilings of a machine, and return it. Raises StoreError."""
+        before = Ceilings.load(machine_name)
+        best = self if before is None else self.best(before)
+        files.write(_file(machine_name), msgspec.json.encode(best))
+        return best
+
     def __hash__(self) -> int:
         return hash((self.device_name, self.bandwidth_bytes_s, self.says))
 
@@ -116,7 +128,7 @@ class Ceilings(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def memory_bytes_s(self) -> float:
-        return self._or_reached(MEMORY, self.bandwidth_bytes_s)
+        return self._or_reached(self.MEMORY, self.bandwidth_bytes_s)
 
     def _or_reached(self, name: str, rate: float) -> float:
         return max(rate, self.reached[name].rate) if name in self.reached else rate
@@ -148,7 +160,7 @@ class Ceilings(msgspec.Struct, frozen=True, omit_defaults=True):
 
     def raised(self, reached: Mapping[str, Reached]) -> Self:
         """With what ran faster than these."""
-        ceilings = {name: self.memory_bytes_s if name == MEMORY else self.at(name) for name in reached}
+        ceilings = {name: self.memory_bytes_s if name == self.MEMORY else self.at(name) for name in reached}
         faster = {name: one for name, one in reached.items() if one.rate > ceilings[name]}
         return msgspec.structs.replace(self, reached=self.reached | faster) if faster else self
 
@@ -160,32 +172,18 @@ class Ceilings(msgspec.Struct, frozen=True, omit_defaults=True):
         return best.raised(self.reached).raised(other.reached)
 
 
-UNKNOWN = Ceilings("", {"fp32": math.inf}, math.inf, "not known", measured=False)
-"""Of a device before anything tells them."""
+def _file(machine_name: str) -> Path:
+    return cache.folder(VERSION) / f"{machine.slug(machine_name)}.json"
 
 
-def path(name: str) -> Path:
-    """The file of a machine's ceilings."""
-    return cache.folder(VERSION) / f"{machine.slug(name)}.json"
-
-
-def kept(file: Path) -> Ceilings | None:
-    """None where nothing is kept, or it cannot be read."""
+def _read(path: Path) -> Ceilings | None:
     try:
-        return msgspec.json.decode(file.read_bytes(), type=Ceilings)
+        return msgspec.json.decode(path.read_bytes(), type=Ceilings)
     except (OSError, ValueError):
         return None
 
 
-def keep(file: Path, measured: Ceilings) -> Ceilings:
-    """Keep the best that was ever measured or reached, and give it back. Raises StoreError."""
-    before = kept(file)
-    best = measured if before is None else measured.best(before)
-    files.write(file, msgspec.json.encode(best))
-    return best
-
-
 def of_device(device_name: str) -> Ceilings | None:
-    """Those of a device by its driver's name for it, whichever machine measured them: the last by file name."""
-    every = (kept(file) for file in sorted(cache.folder(VERSION).glob("*.json"), reverse=True))
-    return next((measured for measured in every if measured and measured.device_name == device_name), None)
+    """Return the ceilings of a device by its driver's name, from whichever machine measured them: the last file's."""
+    ceilings = (_read(path) for path in sorted(cache.folder(VERSION).glob("*.json"), reverse=True))
+    return next((measured for measured in ceilings if measured and measured.device_name == device_name), None)

@@ -14,16 +14,18 @@ from typing import Any, ClassVar, Literal, Protocol
 
 from tcbench.core.errors import SelectionError
 from tcbench.core.finding import Finding
-from tcbench.core.record import Cell, CudnnSettings, GpuFacts, GpuSamples, PlanChoice, Simulated
+from tcbench.core.packages import Package
+from tcbench.core.progress import Progress
+from tcbench.core.record import CudnnSettings, GpuFacts, GpuSamples, PlanChoice, Simulated
 from tcbench.core.recording import Activity, ApiCall
 from tcbench.engine import accelerators
 from tcbench.engine.accelerators.protocol import Accelerator, Array, Reducer, use
-from tcbench.engine.rung import Package
 from tcbench.engine.session import Clock
 from tcbench.engine.work import Work
 from tcbench.engine.world import World
 from tcbench.hardware import machine
 from tcbench.hardware.gpus import GpuFile, GpuProperties
+from tcbench.hardware.software import Support
 
 
 @dataclass(frozen=True)
@@ -125,27 +127,6 @@ class Prospects:
     kernels_unchecked: str | None
 
 
-@dataclass(frozen=True)
-class Served:
-    """The versions of some software that serve a device: from `first` (None: unknown) to `last` (None: the newest)."""
-
-    name: str
-    first: str | None
-    last: str | None
-
-
-@dataclass(frozen=True)
-class Support:
-    """The software that still serves a device, and the extra that has the newest of it; None where none does."""
-
-    software: tuple[Served, ...]
-    extra: str | None
-
-
-Progress = Callable[[str, int, int], None]
-"""Called with (what is being done, how much is done, of how much)."""
-
-
 class DeviceKind:
     """A kind of device. Subclasses declare it and override what it can do; by default a kind has nothing that could be
     watched, recorded or forecast, and a device of it runs no program of ours."""
@@ -184,7 +165,7 @@ class DeviceKind:
         if not re.fullmatch(r"\d*", which, re.ASCII) or (self.is_host and which):
             raise SelectionError(f"expected {_expected()}")
         if absence := self.absence():
-            raise SelectionError(f"{absence}; `tcbench doctor` tells more, --device {host().name} works")
+            raise SelectionError(f"{absence}; `tcbench doctor` tells more, --device {host_device().name} works")
         there = self.devices()
         if int(which or 0) >= len(there):
             names = ", ".join(f"{device.name} ({device.title})" for device in there)
@@ -289,7 +270,7 @@ class DeviceKind:
 
 
 @functools.cache
-def kinds() -> Mapping[str, DeviceKind]:
+def device_kinds() -> Mapping[str, DeviceKind]:
     """All kinds by name, the host first, then in alphabetical order."""
     folders = [module.name for module in pkgutil.iter_modules(accelerators.__path__) if module.ispkg]
     every = [importlib.import_module(f"{accelerators.__name__}.{folder}.kind").KIND for folder in folders]
@@ -298,15 +279,10 @@ def kinds() -> Mapping[str, DeviceKind]:
 
 def kind_of(device: str) -> DeviceKind:
     """The kind of a device's name. Raises SelectionError for one that this version does not know."""
-    kind = kinds().get(device.partition(":")[0])
+    kind = device_kinds().get(device.partition(":")[0])
     if kind is None:
         raise SelectionError(f"device {device}: expected {_expected()}")
     return kind
-
-
-def is_on_host(cell: Cell) -> bool:
-    """Whether one rank computes the cell on the host's processor."""
-    return kind_of(cell.device).is_host and cell.ranks == 1
 
 
 def index_of(device: str) -> int:
@@ -314,26 +290,21 @@ def index_of(device: str) -> int:
     return int(device.partition(":")[2] or 0)
 
 
-def host() -> Device:
+def host_device() -> Device:
     """The host's processor."""
     return host_kind().devices()[0]
 
 
-def selectors() -> tuple[str, ...]:
-    """All that `--device` may name on this machine."""
-    return ("auto", *(device.name for kind in kinds().values() for device in kind.devices()))
-
-
-def find(selector: str, serving: Mapping[str, Package | None]) -> Device:
+def find_device(selector: str, serving: Mapping[str, Package | None]) -> Device:
     """The device that a selector means. `serving`: the kinds that the backends run on, with the package that is missing
     for each. `auto` takes the first device that is not the host when there is one and all is there to use it, else the
     host. Raises SelectionError."""
     if selector == "auto":
-        real = (kind for kind in kinds().values() if not kind.is_host and kind.simulates is None)
+        real = (kind for kind in device_kinds().values() if not kind.is_host and kind.simulates is None)
         ready = (kind for kind in real if serving.get(kind.name, _NONE) is None)
-        return next((device for kind in ready for device in kind.devices()), host())
+        return next((device for kind in ready for device in kind.devices()), host_device())
     name, _, which = selector.partition(":")
-    kind = kinds().get(name)
+    kind = device_kinds().get(name)
     if kind is None or selector.endswith(":"):
         raise SelectionError(f"--device {selector}: expected {_expected()}")
     try:
@@ -343,20 +314,11 @@ def find(selector: str, serving: Mapping[str, Package | None]) -> Device:
     missing = None if kind.is_host else serving.get(kind.name, _NONE)
     if missing is _NONE:
         raise SelectionError(
-            f"--device {selector}: no backend of this scenario runs on a {kind.noun}; use --device {host().name}"
+            f"--device {selector}: no backend of this scenario runs on a {kind.noun}; use --device {host_device().name}"
         )
     if missing is not None:
         raise SelectionError(f"--device {selector}: needs the package {missing.module}: {missing.install}")
     return device
-
-
-def absent(figures: GpuFile) -> tuple[DeviceKind, Device]:
-    """The kind and the device that figures describe. Raises SelectionError where no kind takes them."""
-    for kind in kinds().values():
-        device = kind.absent(figures)
-        if device is not None:
-            return kind, device
-    raise SelectionError(f"GPU {figures.name}: no kind of device forecasts it")
 
 
 _NONE = Package("", "")
@@ -365,9 +327,9 @@ _NONE = Package("", "")
 
 def host_kind() -> DeviceKind:
     """The host's processor as a kind."""
-    return next(kind for kind in kinds().values() if kind.is_host)
+    return next(kind for kind in device_kinds().values() if kind.is_host)
 
 
 def _expected() -> str:
-    *others, last = ["auto", *(kind.selector for kind in kinds().values())]
+    *others, last = ["auto", *(kind.selector for kind in device_kinds().values())]
     return f"{', '.join(others)} or {last}"

@@ -8,11 +8,6 @@ from tcbench.core.errors import SelectionError
 from tcbench.engine.accelerators.ceilings import Ceilings
 from tcbench.hardware.gpus import GpuFile
 
-ALLOWANCE_BYTES = 500 * 2**20
-"""Held by a process on a GPU beside its arrays: the CUDA context (300 to 500 MiB on data-centre GPUs) and the
-kernels of cuDNN and ours, loaded as they are first used. An estimate: it grows with the driver, the number of
-multiprocessors and the kernels that are used."""
-
 
 @dataclass(frozen=True)
 class _PerClock:

@@ -14,12 +14,13 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 import msgspec
 
 from tcbench.core.errors import ScenarioError, hint
-from tcbench.core.record import Cell, Input, KfacSettings
-from tcbench.engine.accelerators.device import OpenDevice
+from tcbench.core.packages import Package
+from tcbench.core.record import DEFAULT_BACKEND, Cell, Input, KfacSettings
+from tcbench.engine.accelerators.device import Device, OpenDevice, find_device
 from tcbench.engine.backends import own
 from tcbench.engine.models import described
 from tcbench.engine.models.geometry import Network
-from tcbench.engine.rung import Package, RungSet
+from tcbench.engine.rung import RungSet
 from tcbench.engine.session import Session
 from tcbench.hardware.gpus import GpuProperties
 
@@ -28,10 +29,7 @@ if TYPE_CHECKING:
     from tcbench.engine.feeds.base import Feed
     from tcbench.engine.feeds.spec import FeedSpec
 
-_MODULES = {"chainer": "tcbench.engine.backends.chainer", "torch": "tcbench.engine.backends.torch"}
-
-DEFAULT = next(iter(_MODULES))
-"""The backend of a config that names none."""
+_MODULES = {DEFAULT_BACKEND: "tcbench.engine.backends.chainer", "torch": "tcbench.engine.backends.torch"}
 
 GROUP = "tcbench.backends"
 """Entry points of other packages."""
@@ -54,7 +52,7 @@ class Backend(Protocol):
         TcbenchError where a backend's programs run on no device but their own."""
 
 
-def names() -> tuple[str, ...]:
+def backend_names() -> tuple[str, ...]:
     """The backends there are: those here, and those that installed packages register."""
     return (*_MODULES, *(name for name in _registered() if name not in _MODULES))
 
@@ -69,26 +67,30 @@ def model_of(cell: Cell) -> Network | None:
     return described(cell.model, cell.variant, cell.image_size) if builds_models(cell.backend) else None
 
 
-def known_rungs(name: str) -> RungSet | None:
-    """The rungs of a backend of ours, None of any other: what a record names is neither looked for nor imported."""
-    return backend(name).RUNGS if builds_models(name) else None
-
-
-def problem(name: str) -> str | None:
+def backend_problem(name: str) -> str | None:
     """Why there is no such backend, or None; a `module:factory` is not imported for that."""
     if ":" in name:
         return own.problem(name)
-    if name in names():
+    if name in backend_names():
         return None
-    expected = f"expected one of {', '.join(names())}, or module:factory"
-    return f"unknown backend '{name}'; {hint(name, names(), expected)}"
+    expected = f"expected one of {', '.join(backend_names())}, or module:factory"
+    return f"unknown backend '{name}'; {hint(name, backend_names(), expected)}"
 
 
-def device_kinds(of: Iterable[str] | None = None) -> dict[str, Package | None]:
-    """The device kinds that some of the backends (all there are) run on; with each the package that is missing for it
-    here, or None. A backend that does not exist is left out: the plan says so, and where it is named."""
+def device_for(selector: str, backends: Iterable[str] | None = None) -> Device:
+    """Return the device that `--device SELECTOR` means for a scenario of these backends (default: all backends).
+
+    Raises SelectionError where there is no such device, or none of the backends runs on it."""
+    return find_device(selector, kinds_of_backends(backends))
+
+
+def kinds_of_backends(backends: Iterable[str] | None = None) -> dict[str, Package | None]:
+    """Return the kinds of device that any of the backends (default: all) runs on.
+
+    The value is the package that is missing here, or None. Unknown backends are skipped: the plan reports them."""
     kinds: dict[str, Package | None] = {}
-    for name in names() if of is None else dict.fromkeys(name for name in of if problem(name) is None):
+    known = None if backends is None else [name for name in backends if backend_problem(name) is None]
+    for name in backend_names() if known is None else dict.fromkeys(known):
         for kind, packages in backend(name).DEVICES.items():
             missing = next((package for package in packages if not package.is_installed()), None)
             # One backend that has all it takes is enough; else the first one's lack is told.
@@ -101,7 +103,7 @@ def backend(name: str) -> Backend:
     if name in _MODULES:
         module: Any = importlib.import_module(_MODULES[name])
         return cast(Backend, module)
-    reason = problem(name)
+    reason = backend_problem(name)
     if reason:
         raise ScenarioError(reason)
     return cast(Backend, own.OwnStep(name) if ":" in name else own.RegisteredBackend(_registered()[name]))
@@ -112,7 +114,7 @@ def _registered() -> dict[str, importlib.metadata.EntryPoint]:
     return {point.name: point for point in importlib.metadata.entry_points(group=GROUP)}
 
 
-def trace(cell: Cell, properties: GpuProperties) -> Trace:
+def trace_cell(cell: Cell, properties: GpuProperties) -> Trace:
     """Trace one step of the cell on a GPU that need not be there. The input is one synthetic batch on the device: what
     a feed does is not traced. Of K-FAC's steps it is one that makes factors and inverses. Imports the framework. Raises
     TcbenchError as `Backend.open_on`."""

@@ -15,9 +15,10 @@ from pathlib import Path
 from typing import Any, cast
 
 from tcbench.core.errors import ScenarioError
+from tcbench.core.packages import Package
 from tcbench.core.record import Cell
-from tcbench.engine.accelerators.device import OpenDevice, kinds
-from tcbench.engine.rung import Package, Rung, RungSet
+from tcbench.engine.accelerators.device import OpenDevice, device_kinds
+from tcbench.engine.rung import Rung, RungSet
 from tcbench.engine.session import Phase, Session
 
 
@@ -50,7 +51,9 @@ class OwnStep(_UserBackend):
     The module may list the distributions whose versions a record shows: `PACKAGES = ("torch",)`."""
 
     # Without simulated devices: tcbench does not know the work of a user's step, so it cannot model its time.
-    DEVICES: Mapping[str, tuple[Package, ...]] = {name: () for name, kind in kinds().items() if kind.simulates is None}
+    DEVICES: Mapping[str, tuple[Package, ...]] = {
+        name: () for name, kind in device_kinds().items() if kind.simulates is None
+    }
 
     def __init__(self, name: str) -> None:
         super().__init__(name)

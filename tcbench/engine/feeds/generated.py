@@ -14,6 +14,7 @@ import msgspec
 
 from tcbench.core import cache, files
 from tcbench.core.errors import DataError
+from tcbench.core.record import Input
 from tcbench.engine.feeds import pictures
 from tcbench.engine.feeds.dataset import ImageFolder, Progress, scan
 from tcbench.engine.feeds.pictures import N_CLASSES
@@ -33,6 +34,30 @@ class Manifest(msgspec.Struct, frozen=True):
     version: str
     n_files: int
     file_bytes: dict[str, int]
+
+
+class GeneratedImages(msgspec.Struct, frozen=True):
+    """The folder of the generated set, and the number of its files; None where it was not made yet."""
+
+    root: Path
+    n_files: int | None
+
+    def make(self, progress: Progress | None = None, *, force: bool = False) -> ImageFolder:
+        """Make the set if it is missing, incomplete or damaged, or always (`force`). Raises DataError."""
+        return generate(progress=progress) if force else ensure_generated(progress)
+
+
+def generated_images() -> GeneratedImages:
+    """Return where the generated set is, and how large, without looking at its files."""
+    manifest = read_manifest(generated_root())
+    return GeneratedImages(generated_root(), manifest.n_files if manifest else None)
+
+
+def image_classes(source: Input, progress: Progress | None = None) -> int:
+    """Return the number of classes of an input's images, 0 for an input without images. Raises DataError."""
+    if source.kind == "folder" and source.path is not None:
+        return len(scan(Path(source.path), progress=progress).classes)
+    return N_CLASSES if source.kind == "generated" else 0
 
 
 def generated_root() -> Path:

@@ -1,6 +1,7 @@
 """Declarations of the input rungs, which all frameworks share; each framework adds its own `feed` stage."""
 
-from tcbench.engine.rung import Package, Parity, Requires, Rung
+from tcbench.core.packages import Package
+from tcbench.engine.rung import Parity, Requires, Rung
 
 
 class DaliInput(Rung):

@@ -227,13 +227,14 @@ def describe(cell: Cell) -> Environment:
     """The facts of this machine and its libraries, as this process sees them."""
     git = threading.Thread(target=machine.commit)  # it answers beside what is imported here, and is asked once
     git.start()
+    from tcbench.core.record import DEFAULT_BACKEND
     from tcbench.engine.accelerators import device
-    from tcbench.engine.backends import DEFAULT, backend
+    from tcbench.engine.backends import backend
 
     the_backend = backend(cell.backend)
-    here = device.find(cell.device, dict.fromkeys(the_backend.DEVICES))
+    here = device.find_device(cell.device, dict.fromkeys(the_backend.DEVICES))
     kind = kind_of(cell.device)
-    launches = cell.backend == DEFAULT  # any other computes by libraries of its own
+    launches = cell.backend == DEFAULT_BACKEND  # any other computes by libraries of its own
     emulated = the_backend.RUNGS.emulated(cell.rungs, here.instructions)
     facts: dict[str, Any] = {"machine": here.machine, "device_name": here.title, "blas": _blas()}
     facts |= {"gpu": kind.facts(cell.device), "simulated": kind.simulated(cell.device, cell.host_speed)}

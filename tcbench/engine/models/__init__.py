@@ -4,6 +4,7 @@ Backends build them from their stages (`geometry`); nothing else looks inside.""
 
 import importlib
 import pkgutil
+from collections.abc import Mapping
 
 from tcbench.core.groups import by_name
 from tcbench.engine.models.geometry import Network
@@ -17,10 +18,9 @@ def _all() -> dict[str, Network]:
 MODELS: dict[str, Network] = _all()
 
 
-def variant_of(name: str, wanted: str) -> str:
-    """The variant of a model that is wanted, where it has that, else its first; of an unknown model what is wanted."""
-    model = MODELS.get(name)
-    return wanted if model is None or wanted in model.variants else model.variants[0]
+def known_models() -> Mapping[str, Network]:
+    """Return the models that a scenario may name, by name."""
+    return MODELS
 
 
 def described(name: str, variant: str, image_size: int) -> Network | None:

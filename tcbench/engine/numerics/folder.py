@@ -2,13 +2,20 @@
 
 import dataclasses
 import random
+from pathlib import Path
 
 from tcbench.core.errors import DataError
 from tcbench.core.groups import grouped
-from tcbench.engine.feeds.dataset import ImageFolder
+from tcbench.engine.feeds.dataset import ImageFolder, scan
 
 HELD_OUT_EVERY = 10
 """Of each class every tenth file is kept for the test."""
+
+
+def split_images(root: Path) -> tuple[ImageFolder, ImageFolder]:
+    """Return the folder's images to train on and those to test with. Raises DataError."""
+    expected = f"expected CLASS/IMAGE.jpg in it, at least {HELD_OUT_EVERY} images a class"
+    return split(scan(root, f"{expected}; without --data it trains on generated images"))
 
 
 def split(folder: ImageFolder) -> tuple[ImageFolder, ImageFolder]:

@@ -44,7 +44,8 @@ class Counting:
         self._steps: list[StepGradients] = []
 
     def step(self, number: int, loss: float, hand_over: Callable[[Any], None]) -> None:
-        from tcbench.engine.numerics.gradients import count, total
+        from tcbench.core.numerics import total_magnitudes
+        from tcbench.engine.numerics.gradients import count
 
         here: dict[GradientKind, list[Magnitudes]] = {kind: [] for kind in KINDS}
 
@@ -54,13 +55,15 @@ class Counting:
             self._layers.setdefault((kind, layer), []).append(counted)
 
         hand_over(observe)
-        self._steps += [StepGradients(kind=k, step=number, loss=loss, magnitudes=total(here[k])) for k in KINDS]
+        self._steps += [
+            StepGradients(kind=k, step=number, loss=loss, magnitudes=total_magnitudes(here[k])) for k in KINDS
+        ]
 
     def gradients(self, seed: int) -> Gradients:
-        from tcbench.engine.numerics.gradients import total
+        from tcbench.core.numerics import total_magnitudes
 
         layers = [
-            LayerGradients(kind=kind, layer=layer, magnitudes=total(counted))
+            LayerGradients(kind=kind, layer=layer, magnitudes=total_magnitudes(counted))
             for (kind, layer), counted in self._layers.items()
         ]
         return Gradients(seed=seed, layers=tuple(layers), steps=tuple(self._steps))

@@ -21,6 +21,12 @@ _POWER_LIMITS_W = {"V100": 300, "T4": 70, "A100": 400, "L40S": 350, "H100": 700,
 _COUNTS = ("deviceVer", "multiProcessorCount", "totalGlobalMem", "memClockRateKHz", "memoryBusWidth", "smClockRateKHz")
 
 
+ALLOWANCE_BYTES = 500 * 2**20
+"""An estimate of the GPU memory that a process holds beside its arrays: the CUDA context (300 to 500 MiB on data-centre
+GPUs), and the kernels of cuDNN and tcbench, which are loaded at first use. It grows with the driver's version, the
+number of multiprocessors and the kernels in use."""
+
+
 @dataclass(frozen=True)
 class GpuProperties:
     """The properties of a GPU that plans and routes depend on. `sm`: the compute capability as a number, 90 for 9.0."""

@@ -14,10 +14,11 @@ from tcbench.engine.accelerators.cuda.cudnn.libraries import LibraryError
 from tcbench.engine.accelerators.cuda.cudnn.plans import NoPlan, PlanFacts
 from tcbench.engine.accelerators.cuda.kernels.compile import CompileError
 from tcbench.engine.accelerators.device import Device, Way
-from tcbench.engine.accelerators.peaks import ALLOWANCE_BYTES, peak_rates
-from tcbench.engine.backends import trace
+from tcbench.engine.accelerators.peaks import peak_rates
+from tcbench.engine.backends import trace_cell
 from tcbench.engine.work import Conv2d, ConvFprop, Relu
 from tcbench.hardware import gpus
+from tcbench.hardware.gpus import ALLOWANCE_BYTES
 from tcbench.run import demand as demands
 from tcbench.run import plan, scenario
 from tcbench.run.demand import Demand
@@ -217,7 +218,7 @@ def test_a_cell_that_cannot_be_traced_says_so_and_leaves_the_others_alone(stand,
     def traces(cell, properties):
         if "dali" in cell.rungs:
             raise SelectionError("needs the GPU itself")
-        return trace(cell, properties)
+        return trace_cell(cell, properties)
 
     monkeypatch.setattr(demands, "trace", traces)
     traced, untraced = forecast_of(H200, tmp_path, configs=("fp16", "fp16+dali")).cells

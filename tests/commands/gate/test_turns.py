@@ -13,7 +13,7 @@ from tcbench.commands.gate import turns
 from tcbench.commands.gate.builds import Build
 from tcbench.core import messages, store
 from tcbench.core.store import Store
-from tcbench.engine.accelerators.device import host
+from tcbench.engine.accelerators.device import host_device
 from tcbench.run import gate, plan, scenario
 from tcbench.run.gate import BASE, CURRENT
 from tcbench.run.launcher import Launcher
@@ -67,7 +67,7 @@ def host_plan(monkeypatch):
     monkeypatch.setattr(StandIn, "ran", [])
     monkeypatch.setattr(StandIn, "timed", [])
     monkeypatch.setattr(StandIn, "ends_beside", {})
-    return plan.make(scenario.load("cpu"), plan.Selection(batch_sizes=(4,), configs=("fp32",)), host())
+    return plan.make(scenario.load("cpu"), plan.Selection(batch_sizes=(4,), configs=("fp32",)), host_device())
 
 
 def measured(host_plan, folder, *, takes_turns=True, earlier=None):
@@ -92,7 +92,7 @@ def test_both_sides_time_their_candidates_once_before_the_first_trial(host_plan,
     measured(host_plan, tmp_path)
     assert StandIn.timed == ["base, base after []", "current, current after []"]
     StandIn.timed.clear()
-    monkeypatch.setattr(turns.backends, "DEFAULT", "another")
+    monkeypatch.setattr(turns, "DEFAULT_BACKEND", "another")
     measured(host_plan, tmp_path / "own step")
     assert StandIn.timed == []
 
@@ -100,10 +100,10 @@ def test_both_sides_time_their_candidates_once_before_the_first_trial(host_plan,
 @pytest.mark.parametrize("alone", ["a revision that cannot", "a device with a memory of its own", "many ranks"])
 def test_elsewhere_trials_run_one_after_another(host_plan, tmp_path, monkeypatch, alone):
     if alone == "a device with a memory of its own":
-        monkeypatch.setattr(turns, "is_on_host", lambda cell: False)
+        monkeypatch.setattr(turns, "runs_on_host", lambda cell: False)
     elif alone == "many ranks":
         selection = plan.Selection(batch_sizes=(4,), configs=("fp32",), ranks=(2,))
-        host_plan = plan.make(scenario.load("cpu"), selection, host())
+        host_plan = plan.make(scenario.load("cpu"), selection, host_device())
     measured(host_plan, tmp_path, takes_turns=alone != "a revision that cannot")
     assert StandIn.ran == ["base 0", "current 0", "current 1", "base 1"]
 

@@ -4,11 +4,11 @@ import json
 
 from tcbench.commands.list import gpus_table as shown
 from tcbench.commands.list import table as catalogue
+from tcbench.core.packages import Package
 from tcbench.engine.accelerators import peaks
 from tcbench.engine.accelerators.cuda import driver, packages
 from tcbench.engine.accelerators.cuda.driver import Gpu, Gpus
 from tcbench.engine.accelerators.device import Device
-from tcbench.engine.rung import Package
 from tcbench.hardware import tensor_cores
 from tcbench.show.tables import Screen
 

@@ -19,7 +19,7 @@ from tcbench.commands.numerics import plan
 from tcbench.commands.numerics.runner import _WORKER, NumericsRunner
 from tcbench.core.errors import StoreError
 from tcbench.core.numerics import Run, TrainingFinished, read
-from tcbench.engine.accelerators.device import host
+from tcbench.engine.accelerators.device import host_device
 from tcbench.run.scenario import load
 
 TINY = ("numerics", "--device", "cpu", "--seeds", "1", "--steps", "2", "--image-size", "8")
@@ -109,7 +109,7 @@ def test_an_interrupt_ends_all_workers_and_says_so(tmp_path):
 
 
 def test_a_worker_that_dies_talks_nonsense_or_takes_too_long_is_a_run_that_failed():
-    setting = plan.setting(load("cpu"), host(), plan.NumericsRequest(steps=2), 1, None)
+    setting = plan.setting(load("cpu"), host_device(), plan.NumericsRequest(steps=2), 1, None)
     [job] = plan.jobs(setting, 1, None)[:1]
 
     def reason(code: str, timeout_s: float = 30.0) -> str:
@@ -126,7 +126,7 @@ def test_a_worker_that_dies_talks_nonsense_or_takes_too_long_is_a_run_that_faile
 
 
 def test_no_more_runs_train_at_once_than_asked(tmp_path):
-    setting = plan.setting(load("cpu"), host(), plan.NumericsRequest(steps=2), 1, None)
+    setting = plan.setting(load("cpu"), host_device(), plan.NumericsRequest(steps=2), 1, None)
     log = f"open({str(tmp_path / 'log')!r}, 'a').write"
     command = [sys.executable, "-c", f"import time; {log}('+'); time.sleep(0.3); {log}('-')"]
     ended = list(NumericsRunner(2, 30.0, command=lambda pipe: command).run(plan.jobs(setting, 1, None)[:5]))
@@ -181,8 +181,8 @@ def test_a_document_that_says_what_cannot_be_is_refused(tmp_path, change, expect
 
 
 def test_the_divisor_is_that_of_resnet_50_at_the_talks_global_batch():
-    setting = plan.setting(load("cpu"), host(), plan.NumericsRequest(), 1, None)
+    setting = plan.setting(load("cpu"), host_device(), plan.NumericsRequest(), 1, None)
     # 131072 / 32 replicas, and a last feature map of 7 x 7 where the small network's is 2 x 2; a power of two below.
     assert setting.loss_divisor == 2**15 < 131072 / 32 * 49 / 4 < 2**16
-    alone = plan.setting(load("cpu"), host(), plan.NumericsRequest(global_batch=32), 1, None)
+    alone = plan.setting(load("cpu"), host_device(), plan.NumericsRequest(global_batch=32), 1, None)
     assert alone.loss_divisor == 1

@@ -8,14 +8,14 @@ from tcbench.commands.numerics import parity_table as view
 from tcbench.commands.numerics import plan
 from tcbench.commands.numerics.parity_judgement import judge
 from tcbench.core.numerics import Distance, ParityRun
-from tcbench.engine.accelerators.device import host
+from tcbench.engine.accelerators.device import host_device
 from tcbench.engine.backends.chainer.rungs import RUNGS
 from tcbench.run.scenario import load
 
 
 def job():
     scenario = load("cpu")
-    return plan.parity(scenario, host(), scenario.configs, 5, 1)[0]
+    return plan.parity(scenario, host_device(), scenario.configs, 5, 1)[0]
 
 
 def runs(gradient: float = 3e-6):

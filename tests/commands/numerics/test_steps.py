@@ -10,7 +10,7 @@ from tcbench.commands.numerics.steps import SMOOTH, MethodRun, StepsDocument, be
 from tcbench.commands.numerics.training import race
 from tcbench.core.numerics import Run, TrainingFinished
 from tcbench.core.record import KfacSettings
-from tcbench.engine.accelerators.device import host
+from tcbench.engine.accelerators.device import host_device
 from tcbench.run.scenario import load
 
 
@@ -21,7 +21,7 @@ def made(losses, method="sgd", rate=0.1, seed=0, reason=None) -> MethodRun:
 
 def setting(steps=10, batch=1024):
     asked = plan.NumericsRequest(steps=steps, batch_size=batch, global_batch=batch)
-    return plan.setting(load("cpu"), host(), asked, 1, None)
+    return plan.setting(load("cpu"), host_device(), asked, 1, None)
 
 
 def test_a_loss_is_reached_at_the_last_of_the_steps_whose_mean_is_at_it():
@@ -61,7 +61,9 @@ class Trains(call.NumericsRunner):
 
 def test_the_command_tunes_both_trains_both_from_every_seed_and_keeps_what_it_shows(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(call, "NumericsRunner", Trains)
-    race(Call(host(), 60.0, tmp_path, quiet=True, json=False, details=False), setting(steps=24), KfacSettings(), 2)
+    race(
+        Call(host_device(), 60.0, tmp_path, quiet=True, json=False, details=False), setting(steps=24), KfacSettings(), 2
+    )
     said = capsys.readouterr().out
     kept = {path.suffix: path for path in tmp_path.rglob("steps-*")}
     document = msgspec.json.decode(kept[".json"].read_bytes(), type=StepsDocument)

@@ -21,7 +21,7 @@ from tcbench.commands.roofline.roofline import (
 from tcbench.core.record import DeclaredWork, Input, Record
 from tcbench.core.timeline import Span, Timeline
 from tcbench.engine.accelerators.ceilings import Ceilings, Reached
-from tcbench.engine.backends import trace
+from tcbench.engine.backends import trace_cell
 from tcbench.engine.models import MODELS
 from tcbench.hardware import gpus
 
@@ -50,7 +50,7 @@ def test_flops_and_bytes_are_those_of_the_program_itself(model: str, config: str
     """The program, run on an accelerator that only counts. What differs is small: the loss, casts, and that on a GPU
     calls and masks of cuDNN's own count a little more or less."""
     cell = make_cell(config, 8, device="cuda:0", model=model, image_size=64)
-    step = trace(cell, gpus.load("H200").properties()).step
+    step = trace_cell(cell, gpus.load("H200").properties()).step
     traced = {phase.name: [event.work for event in phase.events if event.work] for phase in step}
     for part in phase_parts(cell):
         if part.name in ("forward", "backward"):

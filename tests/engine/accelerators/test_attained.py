@@ -8,8 +8,7 @@ import virtual
 from tcbench.core.errors import SelectionError
 from tcbench.engine.accelerators import attained as model
 from tcbench.engine.accelerators import ceilings
-from tcbench.engine.accelerators.attained import attained, expected_s, rows
-from tcbench.engine.accelerators.peaks import peak_rates
+from tcbench.engine.accelerators.attained import attained, rows
 from tcbench.engine.work import BatchNormForward, Conv2d, ConvDgrad, ConvFprop, ConvFpropStats, ConvWgrad, Norm
 from tcbench.hardware import gpus
 
@@ -78,33 +77,37 @@ def test_the_page_shows_this_models_predictions_and_every_published_rate_and_whe
 
 @pytest.mark.parametrize("changed", [{"dtype": "float32"}, {"n": 1}, {"size": 1, "r": 1}])
 def test_there_is_nothing_to_transpose_without_tensor_cores_or_in_a_matrix(changed):
-    nhwc, nchw = (expected_s(ConvFprop(conv(**{**changed, "layout": layout})), A100) for layout in ("NHWC", "NCHW"))
+    nhwc, nchw = (
+        attained(A100).expected_s(ConvFprop(conv(**{**changed, "layout": layout}))) for layout in ("NHWC", "NCHW")
+    )
     assert nhwc == nchw
 
 
 def test_sums_of_a_convolutions_output_are_not_transposed():
     plain, stats = ConvFprop(conv(layout="NCHW")), ConvFpropStats(conv(layout="NCHW"))
-    assert expected_s(stats, A100) == pytest.approx(expected_s(plain, A100), rel=1e-3)
+    assert attained(A100).expected_s(stats) == pytest.approx(attained(A100).expected_s(plain), rel=1e-3)
 
 
 def test_a_small_normalisation_stays_on_the_chip():
     norm = Norm(8, 64, 28, 28, "NHWC", "float16")
     work = BatchNormForward(norm, 1e-5, 0.1)
     rate = V100.memory_bandwidth_bytes_s * attained(V100).bandwidth
-    assert expected_s(work, V100) == pytest.approx(work.bytes / rate + 2e-6)
+    assert attained(V100).expected_s(work) == pytest.approx(work.bytes / rate + 2e-6)
 
 
 def measure(card, times):
     """Keep ceilings as such a card would measure them that is so many times what the table expects of it."""
     copy_s = 2 * ceilings.COPY_BYTES / attained(card).bandwidth_bytes_s + 2e-6
-    rates = {name: times * work.flops / expected_s(work, card) for name, work in ceilings.products(card.sm).items()}
+    rates = {
+        name: times * work.flops / attained(card).expected_s(work) for name, work in ceilings.products(card.sm).items()
+    }
     value = ceilings.Ceilings(
         device_name=card.device_name,
         flops_s=rates,
         bandwidth_bytes_s=times * 2 * ceilings.COPY_BYTES / copy_s,
         says="measured",
     )
-    ceilings.keep(ceilings.path("some-machine"), value)
+    value.store("some-machine")
     attained.cache_clear()
     return value
 
@@ -112,9 +115,9 @@ def measure(card, times):
 @pytest.mark.parametrize("card", [V100, A100])
 def test_ceilings_that_equal_what_the_table_expects_change_no_forecast(card):
     works = [*model.sample_works(), *ceilings.products(card.sm).values()]
-    before = [expected_s(work, card) for work in works]
+    before = [attained(card).expected_s(work) for work in works]
     measure(card, 1.0)
-    assert [expected_s(work, card) for work in works] == pytest.approx(before)
+    assert [attained(card).expected_s(work) for work in works] == pytest.approx(before)
 
 
 def test_ceilings_that_were_measured_on_such_a_card_scale_its_rows():
@@ -122,7 +125,7 @@ def test_ceilings_that_were_measured_on_such_a_card_scale_its_rows():
     measured = measure(A100, 0.5)
     rates = attained(A100)
     for name, work in ceilings.products(80).items():
-        assert work.flops / expected_s(work, A100) == pytest.approx(measured.flops_s[name], rel=0.02)
+        assert work.flops / attained(A100).expected_s(work) == pytest.approx(measured.flops_s[name], rel=0.02)
     assert rates.products == {name: pytest.approx(share / 2) for name, share in by_table.products.items()}
     assert rates.bandwidth == pytest.approx(by_table.bandwidth / 2, rel=1e-3)
     assert re.fullmatch("attained-[0-9a-f]{12}[+]roofline", rates.name)
@@ -137,14 +140,14 @@ def test_expected_is_never_below_the_floor_but_by_winograds_method(work, dtype, 
     gpu = gpus.load(name)
     for r, stride in ((1, 1), (1, 2), (3, 1), (3, 2)):
         launched = work(conv(r=r, stride=stride, dtype=dtype))
-        floor_s = peak_rates(gpu).floor_s(launched)
+        floor_s = attained(gpu).peaks.floor_s(launched)
         by_winograd = dtype == "float32" and (r, stride) == (3, 1)
-        assert expected_s(launched, gpu) > floor_s * (0.5 if by_winograd else 1)
+        assert attained(gpu).expected_s(launched) > floor_s * (0.5 if by_winograd else 1)
 
 
 def test_a_card_without_known_rates_is_one_clear_line():
     with pytest.raises(SelectionError, match=r"6\.0 are not known"):
-        expected_s(ConvFprop(conv()), dataclasses.replace(V100, sm=60))
+        attained(dataclasses.replace(V100, sm=60)).expected_s(ConvFprop(conv()))
 
 
 def test_links_are_those_of_their_generation():

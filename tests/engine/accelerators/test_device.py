@@ -3,11 +3,11 @@ import functools
 import pytest
 
 from tcbench.core.errors import SelectionError
+from tcbench.core.packages import Package
 from tcbench.engine.accelerators import device
 from tcbench.engine.accelerators.cuda import driver, packages
 from tcbench.engine.accelerators.cuda.driver import Gpu, Gpus
 from tcbench.engine.accelerators.cuda.packages import Installed
-from tcbench.engine.rung import Package
 from tcbench.hardware import machine
 
 V100 = Gpu(0, "Tesla V100-SXM2-16GB", (7, 0), 80, 16 * 2**30)
@@ -26,28 +26,28 @@ def gpus(monkeypatch):
 
 def test_auto_takes_the_first_gpu_where_a_backend_runs_on_it(gpus):
     gpus(V100)
-    assert device.find("auto", BOTH).name == "cuda:0"
-    assert device.find("auto", {"cpu": None}).name == "cpu"
-    assert device.find("auto", {"cpu": None, "cuda": CUPY}).name == "cpu"
+    assert device.find_device("auto", BOTH).name == "cuda:0"
+    assert device.find_device("auto", {"cpu": None}).name == "cpu"
+    assert device.find_device("auto", {"cpu": None, "cuda": CUPY}).name == "cpu"
 
 
 def test_auto_takes_the_cpu_where_there_is_no_gpu(gpus):
     gpus(problem="no NVIDIA driver")
-    assert device.find("auto", BOTH) == device.host()
+    assert device.find_device("auto", BOTH) == device.host_device()
 
 
 def test_a_gpu_keeps_its_facts(gpus):
     gpus(V100)
-    v100 = device.find("cuda", BOTH)
+    v100 = device.find_device("cuda", BOTH)
     assert (v100.kind, v100.title, v100.compute_capability) == ("cuda", V100.name, (7, 0))
     assert v100.machine == "tesla-v100-sxm2-16gb"
 
 
 @pytest.mark.parametrize("selector", ["tpu", "cuda:", "cuda:x", "CPU", "", "cuda:-1"])
 def test_a_device_that_is_none_is_refused(selector):
-    *first, last = ["auto", *(kind.selector for kind in device.kinds().values())]
+    *first, last = ["auto", *(kind.selector for kind in device.device_kinds().values())]
     with pytest.raises(SelectionError, match=f"expected {', '.join(first)} or {last}$"):
-        device.find(selector, BOTH)
+        device.find_device(selector, BOTH)
 
 
 @pytest.mark.parametrize(
@@ -63,7 +63,7 @@ def test_without_a_gpu_or_a_driver_that_is_told_with_the_packages_that_are_there
     if not cupy:
         monkeypatch.setattr(packages, "cupy", lambda: None)
     with pytest.raises(SelectionError) as error:
-        device.find("cuda:0", BOTH)
+        device.find_device("cuda:0", BOTH)
     prefix = "CUDA packages are installed (cupy-cuda12x 14.2.0), but there is " if cupy else ""
     assert str(error.value).startswith(f"--device cuda:0: {prefix}{problem}; ")
     assert error.value.exit_code == 2
@@ -72,11 +72,11 @@ def test_without_a_gpu_or_a_driver_that_is_told_with_the_packages_that_are_there
 def test_a_gpu_that_is_not_there_is_refused_with_the_reason(gpus):
     gpus(V100)
     with pytest.raises(SelectionError, match=r"no such GPU; there is cuda:0 \(Tesla V100"):
-        device.find("cuda:3", BOTH)
+        device.find_device("cuda:3", BOTH)
     with pytest.raises(SelectionError, match="no backend of this scenario runs on a GPU"):
-        device.find("cuda:0", {"cpu": None})
+        device.find_device("cuda:0", {"cpu": None})
     with pytest.raises(SelectionError, match="needs the package cupy: uv sync --extra cuda12"):
-        device.find("cuda:0", {"cpu": None, "cuda": CUPY})
+        device.find_device("cuda:0", {"cpu": None, "cuda": CUPY})
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ import tcbench
 from tcbench.engine import accelerators
 from tcbench.engine.accelerators import device
 from tcbench.engine.backends.chainer.sites import open_site
+from tcbench.run import devices
 
 PACKAGE = Path(tcbench.__file__).parent
 NAMES = re.compile(r"(?<![a-z])cuda(?![a-z])", re.IGNORECASE)
@@ -99,9 +100,9 @@ def abacus(tmp_path, monkeypatch):
     (folder / "__init__.py").touch()
     (folder / "kind.py").write_text(KIND)
     monkeypatch.setattr(accelerators, "__path__", [*accelerators.__path__, str(tmp_path)])
-    device.kinds.cache_clear()
+    device.device_kinds.cache_clear()
     yield
-    device.kinds.cache_clear()
+    device.device_kinds.cache_clear()
 
 
 def expected_of(kinds) -> str:
@@ -110,14 +111,14 @@ def expected_of(kinds) -> str:
 
 
 def test_a_kind_that_is_dropped_in_is_found(abacus):
-    names = [name for name in device.kinds() if name != "cpu"]
-    assert list(device.kinds()) == ["cpu", *sorted(names)] and "abacus" in names
-    assert device.find("abacus:1", {"abacus": None}).title == "Suanpan"
-    assert device.find("auto", {"abacus": None, "cpu": None}).name == "abacus:0"
-    assert "abacus:1" in device.selectors()
-    assert device.find("abacus", {"abacus": None}).machine == "roman-hand-abacus"
-    with pytest.raises(device.SelectionError, match=expected_of(device.kinds()) + "$"):
-        device.find("tpu", {})
+    names = [name for name in device.device_kinds() if name != "cpu"]
+    assert list(device.device_kinds()) == ["cpu", *sorted(names)] and "abacus" in names
+    assert device.find_device("abacus:1", {"abacus": None}).title == "Suanpan"
+    assert device.find_device("auto", {"abacus": None, "cpu": None}).name == "abacus:0"
+    assert "abacus:1" in devices.device_selectors()
+    assert device.find_device("abacus", {"abacus": None}).machine == "roman-hand-abacus"
+    with pytest.raises(device.SelectionError, match=expected_of(device.device_kinds()) + "$"):
+        device.find_device("tpu", {})
 
 
 def test_a_cell_trains_on_a_kind_that_is_dropped_in(abacus):
@@ -131,5 +132,5 @@ def test_a_cell_trains_on_a_kind_that_is_dropped_in(abacus):
 
 
 def test_a_name_of_no_kind_is_refused_with_those_that_there_are():
-    with pytest.raises(device.SelectionError, match=f"device tpu:0: {expected_of(device.kinds())}$"):
+    with pytest.raises(device.SelectionError, match=f"device tpu:0: {expected_of(device.device_kinds())}$"):
         device.kind_of("tpu:0")

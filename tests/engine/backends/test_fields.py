@@ -12,7 +12,7 @@ from training import on_numpy
 from tcbench.core.errors import SelectionError
 from tcbench.core.record import Input
 from tcbench.engine.accelerators.device import kind_of
-from tcbench.engine.backends import backend, trace
+from tcbench.engine.backends import backend, trace_cell
 from tcbench.engine.backends.chainer.network import Network as ChainerNetwork
 from tcbench.engine.backends.chainer.parts import Parts
 from tcbench.engine.feeds.spec import TensorSpec
@@ -99,7 +99,7 @@ def test_a_kind_of_stage_that_a_reader_does_not_build_is_refused_by_name(reader:
 
 
 def on_a_trace(cell: Any) -> None:
-    trace(cell, gpus.load("V100").properties)
+    trace_cell(cell, gpus.load("V100").properties)
 
 
 def on_a_virtual_gpu(cell: Any) -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from tcbench import step as own
 from tcbench.core.errors import ScenarioError
+from tcbench.core.packages import Package
 from tcbench.core.record import Cell
 from tcbench.engine import backends
 from tcbench.engine.backends.own import FreeRungs, checked_session, problem
@@ -152,11 +153,11 @@ def registered(monkeypatch):
 
 def test_a_package_registers_a_whole_backend(registered):
     registered("whole", lambda: Whole)
-    assert backends.names() == ("chainer", "torch", "whole")
+    assert backends.backend_names() == ("chainer", "torch", "whole")
     found = backends.backend("whole")
     assert found.RUNGS.problem(("slow",)) == "unknown rung 'slow' (known: fast)"
     assert found.PACKAGES == ("jax",)
-    assert backends.device_kinds(["whole"]) == {"cuda": Package("jax", "pip install jax")}
+    assert backends.kinds_of_backends(["whole"]) == {"cuda": Package("jax", "pip install jax")}
     assert found.open_session(factories.make_cell()).facts().loss == 0.0
 
 
@@ -170,7 +171,7 @@ def test_a_package_may_register_a_factory_alone(registered):
 
 def test_a_registered_name_does_not_replace_one_of_ours(registered):
     registered("torch", lambda: Whole)
-    assert backends.names() == ("chainer", "torch")
+    assert backends.backend_names() == ("chainer", "torch")
     assert "fp32" in backends.backend("torch").RUNGS
 
 
@@ -183,7 +184,7 @@ def test_a_registered_backend_that_cannot_be_imported_is_named(registered):
 
 
 def test_what_is_no_backend_is_named_with_the_nearest_that_is():
-    assert backends.problem("troch") == "unknown backend 'troch'; did you mean 'torch'?"
+    assert backends.backend_problem("troch") == "unknown backend 'troch'; did you mean 'torch'?"
     with pytest.raises(ScenarioError, match="expected one of chainer, torch, or module:factory"):
         backends.backend("jax")
 
@@ -191,14 +192,14 @@ def test_what_is_no_backend_is_named_with_the_nearest_that_is():
 def test_a_kind_needs_what_its_first_backend_lacks_unless_another_has_all(monkeypatch):
     missing = {"cupy", "cudnn", "torch"}
     monkeypatch.setattr(Package, "is_installed", lambda package: package.module not in missing)
-    kinds = backends.device_kinds()
+    kinds = backends.kinds_of_backends()
     assert kinds["cpu"] is None
     assert kinds["cuda"] is not None
     assert kinds["cuda"].module == "cupy"
     missing.remove("torch")
-    assert backends.device_kinds()["cuda"] is None
-    assert backends.device_kinds(["chainer"])["cuda"] is not None
-    assert backends.device_kinds(["nobody"]) == {}
+    assert backends.kinds_of_backends()["cuda"] is None
+    assert backends.kinds_of_backends(["chainer"])["cuda"] is not None
+    assert backends.kinds_of_backends(["nobody"]) == {}
 
 
 def test_numbers_of_numpy_are_taken():

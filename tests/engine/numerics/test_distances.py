@@ -14,7 +14,7 @@ from tcbench.core.record import Cell
 from tcbench.engine import work as w
 from tcbench.engine.accelerators.cpu.reference import norm as operations
 from tcbench.engine.accelerators.cpu.reference.operands import OPERATIONS
-from tcbench.engine.accelerators.device import OpenDevice, host
+from tcbench.engine.accelerators.device import OpenDevice, host_device
 from tcbench.engine.backends.chainer.ops import convolution
 from tcbench.engine.backends.chainer.ops.batch_norm import EPS, BatchNorm
 from tcbench.engine.backends.chainer.optimizers import BatchedSGD, PerParameterSGD
@@ -31,7 +31,7 @@ def planned(*names: str, steps: int = 1):
     scenario = load("cpu")
     configs = [config for config in scenario.configs if not names or config.name in names]
     configs += [Config("chainer", tuple(name.split("+"))) for name in names if name not in {c.name for c in configs}]
-    job, skipped = plan.parity(scenario, host(), configs, steps, 1)
+    job, skipped = plan.parity(scenario, host_device(), configs, steps, 1)
     assert not skipped
     return job
 

@@ -9,7 +9,7 @@ from training import numpys_processor, on_numpy
 
 from tcbench.commands.numerics import plan
 from tcbench.core.numerics import RANKS_TECHNIQUES
-from tcbench.engine.accelerators.device import host
+from tcbench.engine.accelerators.device import host_device
 from tcbench.engine.backends.chainer import sites
 from tcbench.engine.backends.chainer.compat import chainer
 from tcbench.engine.backends.chainer.network import Network
@@ -29,7 +29,7 @@ RANKS, STEPS = 4, 5
 
 def setting(**changes):
     asked = plan.NumericsRequest(steps=STEPS, batch_size=4, image_size=8, ranks=RANKS)
-    made = plan.setting(load("cpu"), host(), asked, 1, None)
+    made = plan.setting(load("cpu"), host_device(), asked, 1, None)
     return msgspec.structs.replace(made, **{"train_images": 64, "test_images": 32, **changes})
 
 

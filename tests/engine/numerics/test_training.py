@@ -6,13 +6,14 @@ import pytest
 from training import numpys_processor, on_numpy
 
 from tcbench.commands.numerics import plan
+from tcbench.commands.numerics.loss_scales import shares
 from tcbench.core.errors import DataError
-from tcbench.core.numerics import KINDS, TrainingFinished
-from tcbench.engine.accelerators.device import host
+from tcbench.core.numerics import KINDS, TrainingFinished, total_magnitudes
+from tcbench.engine.accelerators.device import host_device
 from tcbench.engine.feeds import dataset, generated
 from tcbench.engine.numerics import training, worker
 from tcbench.engine.numerics.folder import split
-from tcbench.engine.numerics.gradients import count, shares, total
+from tcbench.engine.numerics.gradients import count
 from tcbench.engine.numerics.training import DivergedError, train
 from tcbench.run.scenario import load
 
@@ -21,7 +22,7 @@ STEPS = 6
 
 def setting(**changes):
     asked = plan.NumericsRequest(steps=STEPS, batch_size=8, image_size=8)
-    made = plan.setting(load("cpu"), host(), asked, 1, None)
+    made = plan.setting(load("cpu"), host_device(), asked, 1, None)
     return msgspec.structs.replace(made, **{"train_images": 64, "test_images": 32, **changes})
 
 
@@ -107,7 +108,7 @@ def test_gradients_are_handed_over_as_the_divided_loss_leaves_them():
     for kind in KINDS:
         for one, other in zip(seen[1.0][kind], seen[2.0**15][kind], strict=True):
             np.testing.assert_array_equal(one, other * np.float32(2**15))
-    lost = [shares(total(map(count, seen[d]["activations"])), 0).zero for d in (1.0, 2.0**15)]
+    lost = [shares(total_magnitudes(map(count, seen[d]["activations"])), 0).zero for d in (1.0, 2.0**15)]
     assert lost[1] > 0.3 > 0.05 > lost[0]
 
 
@@ -127,7 +128,7 @@ def test_a_folder_of_images_trains_by_the_same_code(tmp_path, thin_network):
         (tmp_path / "many" / f"c{label % 2}").mkdir(parents=True, exist_ok=True)
         (tmp_path / "many" / f"c{label % 2}" / f"{label}.jpg").write_bytes(folder.files[label][0].read_bytes())
     asked = plan.NumericsRequest(steps=1, batch_size=2, image_size=32, data=tmp_path / "many", threads=1)
-    made = plan.setting(load("cpu"), host(), asked, 1, split(dataset.scan(tmp_path / "many")))
+    made = plan.setting(load("cpu"), host_device(), asked, 1, split(dataset.scan(tmp_path / "many")))
     assert (made.model, made.n_classes, made.train_images, made.test_images) == ("resnet50", 2, 18, 2)
     trained = train(job("fp32", of=msgspec.structs.replace(made, model="thin")), numpys_processor())
     assert np.isfinite(trained.losses).all() and trained.accuracy in (0.0, 0.5, 1.0)

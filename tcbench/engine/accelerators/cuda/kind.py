@@ -7,24 +7,16 @@ from typing import Any
 
 from tcbench.core import messages
 from tcbench.core.finding import Finding
+from tcbench.core.packages import Package
+from tcbench.core.progress import Progress
 from tcbench.core.record import CudnnSettings, GpuFacts
 from tcbench.engine.accelerators.cuda import driver, packages
 from tcbench.engine.accelerators.cuda.packages import SYNC, Cudnn
-from tcbench.engine.accelerators.device import (
-    Activities,
-    Device,
-    DeviceKind,
-    OpenDevice,
-    Progress,
-    Prospects,
-    Support,
-    Watch,
-    index_of,
-)
-from tcbench.engine.rung import Package
+from tcbench.engine.accelerators.device import Activities, Device, DeviceKind, OpenDevice, Prospects, Watch, index_of
 from tcbench.engine.work import Work
 from tcbench.hardware import machine
 from tcbench.hardware.gpus import GpuFile, GpuProperties
+from tcbench.hardware.software import Support
 
 
 class Cuda(DeviceKind):

@@ -10,11 +10,11 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 
 from tcbench.core import spawn
+from tcbench.core.packages import Package
 from tcbench.engine.accelerators.cuda.cudnn import libraries
 from tcbench.engine.accelerators.cuda.driver import Gpus
-from tcbench.engine.accelerators.device import Served, Support
-from tcbench.engine.rung import Package
 from tcbench.hardware import machine
+from tcbench.hardware.software import ServedVersions, Support
 from tcbench.hardware.tensor_cores import Capability
 
 _OLDEST_CAPABILITY = {12: (5, 0), 13: (7, 5)}
@@ -136,8 +136,8 @@ def support(capability: Capability) -> Support:
     last_cudnn, extra = _newest_for(capability)
     return Support(
         (
-            Served("CUDA", _FIRST_CUDA.get(capability), str(last_cuda) if last_cuda else None),
-            Served("cuDNN", None, ".".join(map(str, last_cudnn)) if last_cudnn else None),
+            ServedVersions("CUDA", _FIRST_CUDA.get(capability), str(last_cuda) if last_cuda else None),
+            ServedVersions("cuDNN", None, ".".join(map(str, last_cudnn)) if last_cudnn else None),
         ),
         extra.name if extra else None,
     )

@@ -5,12 +5,13 @@ Without cuDNN or NVRTC the forecast gives the reason instead, with the command t
 from collections.abc import Iterable
 
 from tcbench.core.groups import grouped
+from tcbench.core.progress import Progress
 from tcbench.engine.accelerators.cuda import packages
 from tcbench.engine.accelerators.cuda.cudnn import absent, libraries
 from tcbench.engine.accelerators.cuda.cudnn.plans import NoPlan, PlanFacts, plan_cache
 from tcbench.engine.accelerators.cuda.kernels import compile as kernels
 from tcbench.engine.accelerators.cuda.kernels.launches import launch_of
-from tcbench.engine.accelerators.device import Progress, Prospects, Way
+from tcbench.engine.accelerators.device import Prospects, Way
 from tcbench.engine.work import Work
 from tcbench.hardware.gpus import GpuFile
 

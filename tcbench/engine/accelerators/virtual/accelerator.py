@@ -13,8 +13,7 @@ import numpy as np
 from tcbench.core.record import CudnnSettings
 from tcbench.core.recording import ActivityKind
 from tcbench.engine.accelerators import out_of_memory, routes
-from tcbench.engine.accelerators.attained import attained, expected_s
-from tcbench.engine.accelerators.peaks import ALLOWANCE_BYTES
+from tcbench.engine.accelerators.attained import attained
 from tcbench.engine.accelerators.protocol import Accelerator, Array, BatchNormRoute
 from tcbench.engine.accelerators.staging import Slot, Staging
 from tcbench.engine.accelerators.tracing import check, check_copy
@@ -22,7 +21,7 @@ from tcbench.engine.accelerators.virtual import activities
 from tcbench.engine.accelerators.virtual.pool import BestFitPool, DeviceMemory, VirtualArray
 from tcbench.engine.accelerators.virtual.stream import Stream, StreamEvent, Task
 from tcbench.engine.work import Norm, Work
-from tcbench.hardware.gpus import GpuFile
+from tcbench.hardware.gpus import ALLOWANCE_BYTES, GpuFile
 
 
 class VirtualAccelerator(Accelerator):
@@ -111,7 +110,7 @@ class VirtualAccelerator(Accelerator):
         # All work shares a workspace of the largest size allowed, since cuDNN's choice of plans is unknown.
         if work.kind == "graph" and self._workspace is None and self._settings.workspace_bytes:
             self._workspace = self.pool.empty((self._settings.workspace_bytes,), np.uint8)
-        task = self._task("kernel", work.name, "cudaLaunchKernel", work.kind, expected_s(work, self._card))
+        task = self._task("kernel", work.name, "cudaLaunchKernel", work.kind, self._attained.expected_s(work))
         run = functools.partial(self.stream.put, task)
         self._runs[id(work)] = (run, work)
         return run

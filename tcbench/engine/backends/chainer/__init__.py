@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from tcbench.core.record import Cell
-from tcbench.engine.accelerators.device import OpenDevice, kinds
+from tcbench.engine.accelerators.device import OpenDevice, device_kinds
 from tcbench.engine.backends.chainer.rungs import RUNGS as RUNGS
 from tcbench.engine.session import Session
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from tcbench.engine.feeds.base import Feed
     from tcbench.engine.feeds.spec import FeedSpec
 
-DEVICES = {name: kind.packages for name, kind in kinds().items()}
+DEVICES = {name: kind.packages for name, kind in device_kinds().items()}
 PACKAGES = (
     "chainer",
     "numpy",
@@ -24,7 +24,7 @@ PACKAGES = (
     "nvidia-dali-cuda130",
     "opencv-python-headless",
     "nvtx",
-    *(name for kind in kinds().values() for name in kind.distributions),
+    *(name for kind in device_kinds().values() for name in kind.distributions),
 )
 
 

@@ -4,10 +4,10 @@ operations, and rungs that PyTorch users commonly apply. Importing this module i
 from typing import Any
 
 from tcbench.core.errors import SelectionError
+from tcbench.core.packages import Package
 from tcbench.core.record import Cell
 from tcbench.engine.accelerators.device import OpenDevice
 from tcbench.engine.backends.torch.rungs import RUNGS as RUNGS
-from tcbench.engine.rung import Package
 from tcbench.engine.session import Session
 
 DEVICES = {

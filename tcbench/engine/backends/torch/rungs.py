@@ -11,8 +11,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
+from tcbench.core.packages import Package
 from tcbench.engine.feeds.rungs import DaliInput, OpenCvInput
-from tcbench.engine.rung import BF16, EXACT, FP16, ROUNDING, Needs, Package, Parity, Requires, Rung, RungSet, Tolerance
+from tcbench.engine.rung import BF16, EXACT, FP16, ROUNDING, Needs, Parity, Requires, Rung, RungSet, Tolerance
 from tcbench.engine.session import Phase
 from tcbench.hardware import tensor_cores
 

@@ -14,17 +14,17 @@ from tcbench.core import recording
 from tcbench.core.record import Cell, Input
 from tcbench.core.recording import Title
 from tcbench.engine.accelerators import device
-from tcbench.engine.accelerators.attained import expected_s
+from tcbench.engine.accelerators.attained import attained
 from tcbench.engine.accelerators.device import Device, kind_of
-from tcbench.engine.accelerators.peaks import ALLOWANCE_BYTES
 from tcbench.engine.accelerators.tracing import Trace
 from tcbench.engine.accelerators.virtual.stream import Task
-from tcbench.engine.backends import trace
+from tcbench.engine.backends import trace_cell
 from tcbench.engine.backends.chainer.session import ChainerSession
 from tcbench.engine.backends.chainer.sites import open_site
 from tcbench.engine.measure import loop, worker
 from tcbench.engine.measure.recorder import SpanRecorder
 from tcbench.hardware import gpus
+from tcbench.hardware.gpus import ALLOWANCE_BYTES
 from tcbench.run import plan, scenario
 from tcbench.tracing.attribution import assemble
 
@@ -75,7 +75,7 @@ def step(session: ChainerSession) -> None:
 
 @functools.cache
 def forecast(card: str, cell: Cell) -> Trace:
-    return trace(cell, gpus.load(card).properties())
+    return trace_cell(cell, gpus.load(card).properties())
 
 
 @pytest.mark.slow
@@ -93,7 +93,7 @@ def test_launches_times_and_memory_are_the_forecasts(card):
         done = [node for task in listener.tasks for node in (task.nodes or (task,)) if node.kind == "kernel"]
         assert [task.name for task in done] == [work.name for work in trace.works], cell.config
         times_s = [task.device_ns * 1e-9 for task in done]
-        assert times_s == pytest.approx([expected_s(work, gpus.load(card)) for work in trace.works], abs=1e-9)
+        assert times_s == pytest.approx([attained(gpus.load(card)).expected_s(work) for work in trace.works], abs=1e-9)
         assert len(listener.tasks) == sum(len(phase.events) for phase in trace.step), cell.config
         workspace = cell.cudnn.workspace_bytes if any(work.kind == "graph" for work in trace.works) else 0
         assert accelerator.device.peak_alive_bytes - workspace == trace.peak_bytes, cell.config
@@ -158,7 +158,9 @@ def test_what_the_device_needs_is_the_same_whatever_the_hosts_speed(host_speed):
         step(session)
     needed_s = sum(task.device_ns for task in listener.tasks) * 1e-9 / host_speed
     trace = forecast("V100", cell)
-    assert needed_s == pytest.approx(sum(expected_s(work, gpus.load("V100")) for work in trace.works), rel=1e-3)
+    assert needed_s == pytest.approx(
+        sum(attained(gpus.load("V100")).expected_s(work) for work in trace.works), rel=1e-3
+    )
 
 
 def test_times_of_a_host_that_seems_faster_are_shorter():
@@ -172,7 +174,7 @@ def test_times_of_a_host_that_seems_faster_are_shorter():
 
 def test_the_hosts_speed_is_for_simulated_devices_alone():
     with pytest.raises(device.SelectionError, match="--host-speed: cpu runs as fast as it does"):
-        plan.make(scenario.load("cpu"), plan.Selection(host_speed=0.5), device.host())
+        plan.make(scenario.load("cpu"), plan.Selection(host_speed=0.5), device.host_device())
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from factories import make_cell
 
 from tcbench.core.record import Input, KfacSettings
 from tcbench.engine.accelerators.device import Device
-from tcbench.engine.backends import trace
+from tcbench.engine.backends import trace_cell
 from tcbench.hardware import gpus
 from tcbench.run import plan, scenario
 
@@ -24,7 +24,7 @@ def test_a_recorded_graph_holds_little_more_than_the_step_that_it_was_recorded_f
     """What the program drops is used again; all that is made anew would be half as much again."""
     config = "fp16+dali+batched+nhwc+fused"
     cells = planned("naruse2018", 8, 224, configs=(config, f"{config}+static_graph"))
-    dynamic, static = (trace(cell, gpus.load("H200").properties()) for cell in cells.values())
+    dynamic, static = (trace_cell(cell, gpus.load("H200").properties()) for cell in cells.values())
     assert dynamic.peak_bytes < static.peak_bytes < 1.1 * dynamic.peak_bytes
 
 
@@ -35,7 +35,7 @@ def test_a_step_of_kfac_is_traced_where_it_makes_factors_and_inverses_whatever_t
     works = {}
     for interval in (1, 7):
         train = msgspec.structs.replace(cell.train, kfac=KfacSettings(interval=interval))
-        step = trace(msgspec.structs.replace(cell, train=train), gpu.properties()).step
+        step = trace_cell(msgspec.structs.replace(cell, train=train), gpu.properties()).step
         works[interval] = {phase.name: [event.name for event in phase.events] for phase in step}
     assert works[1] == works[7]
     assert works[7]["factors"].count("kronecker_factor") == works[7]["inverse"].count("cholesky_inverse") == 16
@@ -44,4 +44,4 @@ def test_a_step_of_kfac_is_traced_where_it_makes_factors_and_inverses_whatever_t
 
 def test_a_trace_draws_no_images(monkeypatch):
     monkeypatch.setattr("numpy.random.default_rng", lambda *_: pytest.fail("images were drawn"))
-    assert trace(planned("naruse2018")["fp32"], gpus.load("H200").properties()).works
+    assert trace_cell(planned("naruse2018")["fp32"], gpus.load("H200").properties()).works

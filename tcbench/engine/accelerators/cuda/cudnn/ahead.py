@@ -10,9 +10,9 @@ from collections.abc import Iterable, Sequence
 
 from tcbench.core import messages, spawn
 from tcbench.core.cache import Cache
+from tcbench.core.progress import Progress
 from tcbench.core.record import CudnnSettings
 from tcbench.engine.accelerators.cuda.cudnn import graphs, libraries, plans
-from tcbench.engine.accelerators.device import Progress
 from tcbench.engine.work import Work
 from tcbench.hardware.gpus import GpuProperties
 

@@ -4,7 +4,9 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from tcbench.engine.numerics.gradients import Shares, count, safe_scales, shares, total, zero_in_bfloat16
+from tcbench.commands.numerics.loss_scales import Shares, safe_scales, shares, zero_in_bfloat16
+from tcbench.core.numerics import total_magnitudes
+from tcbench.engine.numerics.gradients import count
 
 
 def independent(values: np.ndarray, log2_scale: int) -> Shares:
@@ -84,7 +86,7 @@ def test_what_is_not_finite_and_what_is_zero_is_counted_apart():
 
 def test_counts_add_up_whatever_their_ranges():
     one, other = spread(3), (spread(4) * np.float32(2**-30)).astype(np.float32)
-    both = total([count(one), count(np.zeros(2, np.float32)), count(other)])
+    both = total_magnitudes([count(one), count(np.zeros(2, np.float32)), count(other)])
     at_once = count(np.concatenate([one, np.zeros(2, np.float32), other]))
     assert both.zeros == at_once.zeros
     for k in (-5, 0, 9):
