@@ -12,6 +12,7 @@ import timelines
 from command import ended, tcbench
 
 from tcbench.core import record
+from tcbench.engine.accelerators.device import host_device
 from tcbench.run.inputs import files_beside
 from tcbench.show.results import newest
 from tcbench.tracing import perfetto

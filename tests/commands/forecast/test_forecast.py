@@ -220,7 +220,7 @@ def test_a_cell_that_cannot_be_traced_says_so_and_leaves_the_others_alone(stand,
             raise SelectionError("needs the GPU itself")
         return trace_cell(cell, properties)
 
-    monkeypatch.setattr(demands, "trace", traces)
+    monkeypatch.setattr(demands, "trace_cell", traces)
     traced, untraced = forecast_of(H200, tmp_path, configs=("fp16", "fp16+dali")).cells
     assert traced.is_known and traced.works
     assert not untraced.is_known and untraced.untraced == "needs the GPU itself"

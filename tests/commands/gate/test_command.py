@@ -187,7 +187,7 @@ def test_a_spent_budget_leaves_the_rest_inconclusive_and_says_so(project, monkey
 @pytest.mark.usefixtures("stand_ins")
 def test_a_budget_for_one_side_alone_is_not_green(project, monkeypatch):
     # As on a GPU, one trial after another.
-    monkeypatch.setattr("tcbench.commands.gate.turns.is_on_host", lambda cell: False)
+    monkeypatch.setattr("tcbench.commands.gate.turns.runs_on_host", lambda cell: False)
     done = gate(project, "--base", "HEAD", "--budget", "0.01", "--config", "deep", code=5)
     assert "nothing was measured on both sides: the budget was spent before look 1 of 4 (3 trials a side)" in done.err
     assert [len(store.read([path]).records) for path in project.glob("results/*/*.jsonl")] == [1]

@@ -15,7 +15,7 @@ from tcbench.core.packages import Package
 from tcbench.core.record import Cell
 from tcbench.engine import backends
 from tcbench.engine.backends.own import FreeRungs, checked_session, problem
-from tcbench.engine.rung import Package, Rung, RungSet
+from tcbench.engine.rung import Rung, RungSet
 from tcbench.engine.session import Phase
 
 
@@ -95,8 +95,8 @@ def test_a_factory_may_import_its_neighbours_when_it_is_called(tmp_path, monkeyp
 
 def test_the_rungs_of_ours_are_known_and_nobody_elses(registered):
     registered("whole", lambda: pytest.fail("loaded"))
-    assert "fp32" in (backends.known_rungs("torch") or ())
-    assert [backends.known_rungs(name) for name in ("whole", "mine:make", "nobody")] == [None] * 3
+    assert "fp32" in backends.backend("torch").RUNGS
+    assert [backends.builds_models(name) for name in ("torch", "whole", "mine:make", "nobody")] == [True] + [False] * 3
 
 
 def test_a_nested_factory_is_called_with_the_cell(tmp_path, monkeypatch):
