@@ -131,7 +131,7 @@ def test_a_worker_that_prints_without_end_fills_nothing_and_its_last_words_are_k
 
 
 def test_a_process_that_escapes_and_holds_the_output_does_not_hold_up_the_trial(monkeypatch):
-    monkeypatch.setattr("tcbench.core.process._LAST_WORDS_S", 0.1)
+    monkeypatch.setattr("tcbench.core.process._LOG_READ_S", 0.1)
     held: list[subprocess.Popen[bytes]] = []
 
     def listen(cell, trial, message):
