@@ -28,6 +28,8 @@ RENAMED = [
     ("tcbench.backends.chainer.kfac.share", "tcbench.engine.backends.chainer.kfac.assign_ranks"),
     ("tcbench.backends.feeds.dali.DaliFeed._explained", "tcbench.engine.feeds.dali.DaliFeed._specific_error"),
     ("tcbench.show.charts.waterfall._Scale.of", "tcbench.commands.plot.ladder_chart._LadderScale.of"),
+    ("tcbench.analysis.diff.changed", "tcbench.commands.diff.differences.changed_cells"),
+    ("tcbench.show.diff.shared_out", "tcbench.commands.diff.table.shares_are_meaningful"),
     ("tcbench.run.numerics_runner.Runner.run", "tcbench.commands.numerics.runner.NumericsRunner.run"),
     ("tcbench.show.charts.page.Page._legend", "tcbench.show.charts.page.ChartPage._legend"),
     ("tcbench.accelerators.cuda.cupti.Activities._add", "tcbench.engine.accelerators.cuda.cupti.CuptiActivities._add"),

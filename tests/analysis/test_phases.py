@@ -10,7 +10,7 @@ from factories import make_measurement, make_phases, make_rank_part, make_record
 from tcbench.analysis.bottleneck import explain_records
 from tcbench.analysis.phases import critical_rank
 from tcbench.analysis.summary import summarise
-from tcbench.commands.diff.differences import of_records
+from tcbench.commands.diff.differences import diff_records
 from tcbench.commands.roofline.roofline import roofline
 from tcbench.core.record import Record
 from tcbench.engine.accelerators.ceilings import Ceilings
@@ -52,7 +52,7 @@ def test_every_command_tells_the_same_time_of_a_phase_and_they_add_up_to_the_ste
     assert {phase.name: phase.host_s for phase in explain_records(records).phases} == expected
     under = roofline(summary, records, Ceilings("it", {"fp32": 1e11}, 2e10, "made up"))
     assert {part.name: part.time_s for part in under.phases} == {name: expected[name] for name in list(PHASES_S)[1:]}
-    diff = of_records(records, others)
+    diff = diff_records(records, others)
     assert {part.name: part.base_s for part in diff.levels[0].parts} == expected
     assert (diff.step.base_s, diff.step.current_s) == pytest.approx((step_s, 0.18 * 6 ** (1 / 3)))
     assert (diff.levels[0].rest.base_s, diff.levels[0].rest.current_s) == pytest.approx((0, 0), abs=1e-12)

@@ -1,8 +1,7 @@
-"""The change of a step as a waterfall: from the base's step, what each part adds or takes, to the current one; and the
-section of the page on cells that changed.
+"""A step's change as a waterfall chart, from the base's step over each part to the current one; and the page's section
+of it.
 
-Owns the rows of a level and their scale. Knows nothing of how parts came about.
-"""
+Knows nothing of how parts came about."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,7 +13,7 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
 from tcbench.commands.diff.differences import Diff, Level, StepPart
-from tcbench.commands.diff.table import CHANGE, fate, headline, notes, share, shown, signed, simulated
+from tcbench.commands.diff.table import CHANGE, fate, headline, notes, share, shown_parts, signed, simulation_notes
 from tcbench.core.errors import SelectionError
 from tcbench.show.bottlenecks import doubtful
 from tcbench.show.charts.inline import tooltip
@@ -35,27 +34,28 @@ _LONGEST_LABEL = 3.2  # inches
 
 
 def diff_chart(diffs: Sequence[Diff], labels: Labels = UNNAMED, *, title: str = "Why the step changed") -> Figure:
-    """A panel per pair of cells and level, each with its own scale. Raises SelectionError for nothing to draw."""
+    """Draw a panel per pair of cells and level, each with its own scale. Raises SelectionError if there is nothing to
+    draw."""
     levels = [(diff, level) for diff in diffs for level in diff.levels]
     if not levels:
         raise SelectionError("no phases on either side; nothing to draw")
     panels, more = first_panels(levels, lambda panel: _heading(*panel), "--config or --bs")
     both = [side for diff in diffs for side in (diff.base, diff.current)]
     timelines = any(len(diff.levels) > 1 for diff in diffs)
-    small = [f"base: {labels.base} · current: {labels.current}", *notes(diffs, timelines), *simulated(diffs), *more]
+    remarks = [*notes(diffs, timelines), *simulation_notes(diffs), *more]
     page = ChartPage(
         drawable(mark_simulated(title, (side.environment for side in both))),
         "Milliseconds that each part of the step adds or takes, and its share of the step's change.",
-        map(drawable, small),
+        map(drawable, [f"base: {labels.base} · current: {labels.current}", *remarks]),
     )
     page.legend([[Patch(**patch, label=words) for words, patch in _CHANGES.items()]])
     rows = [_rows(diff, level) for diff, level in panels]
     column = page.panels([_ROW * len(level_rows) for level_rows in rows])[:, 0]
-    for axes, (diff, level), of_level in zip(column, panels, rows, strict=True):
+    for axes, (diff, level), panel_rows in zip(column, panels, rows, strict=True):
         page.heading(axes, drawable(_heading(diff, level)), below=drawable(shortened(headline(diff), 9.0, page.room)))
-        names = [shortened(drawable(row.label), LEGEND, _LONGEST_LABEL) for row in of_level]
+        names = [shortened(drawable(row.label), LEGEND, _LONGEST_LABEL) for row in panel_rows]
         name_rows(axes, names)
-        _draw(axes, of_level, page.room - max(text_width(name, LEGEND) for name in names))
+        _draw(axes, panel_rows, page.room - max(text_width(name, LEGEND) for name in names))
     return page.settle()
 
 
@@ -70,7 +70,7 @@ _STEP: dict[str, Any] = {"facecolor": OTHER, "edgecolor": "none", "linewidth": 0
 
 @dataclass(frozen=True)
 class _PartRow:
-    """A bar from one time to another, seconds, with its words."""
+    """A bar between two times in seconds, with its words."""
 
     label: str
     begin_s: float
@@ -81,17 +81,19 @@ class _PartRow:
 
 
 def _heading(diff: Diff, level: Level) -> str:
+    """Return the heading of a panel."""
     both = diff.base.label, diff.current.label
     cell = both[0] if both[0] == both[1] else f"{both[0]} → {both[1]}"
     return f"{cell} · {level.name}, on the {'GPU' if level.clock == 'device' else 'host'}"
 
 
 def _rows(diff: Diff, level: Level) -> list[_PartRow]:
+    """Return the bars of a level: the base's step, each part, and the current step."""
     base_s, current_s = diff.step.base_s or 0.0, diff.step.current_s or 0.0
     rows = [_PartRow("base", 0.0, base_s, milliseconds(base_s), _STEP, f"base\n{milliseconds(base_s)}")]
-    parts, others = shown(level, _TOP)
+    parts, summed_up = shown_parts(level, _TOP)
     at_s = base_s
-    for part in (*parts, *filter(None, [others]), level.rest):
+    for part in (*parts, *filter(None, [summed_up]), level.rest):
         words = "  ".join(filter(None, (signed(part.change_s), share(diff, part))))
         name = f"{part.name} · {part.phase}" if part.phase and level.name != "phases" else part.name
         times = " → ".join("none" if s is None else milliseconds(s) for s in (part.base_s, part.current_s))
@@ -105,10 +107,10 @@ def _rows(diff: Diff, level: Level) -> list[_PartRow]:
 
 
 def _draw(axes: Axes, rows: Sequence[_PartRow], width: float) -> None:
-    """All bars of a level, on an axis (inches) that begins where something happens."""
+    """Draw all bars of a level on an axis that is `width` inches wide."""
     ends = [s * 1e3 for row in rows for s in (row.begin_s, row.end_s) if s]
     low, high = min(ends, default=0.0), max(ends, default=1.0)
-    cut = low > 0.8 * high  # so much of an axis on which nothing happens is left out
+    cut = low > 0.8 * high  # the axis would be mostly empty, so it does not begin at 0
     start = max(0.0, low - 0.35 * (high - low) - 0.01 * high) if cut else min(0.0, low)
     room = max(text_width(row.words, WORDS) for row in rows) + 0.2
     axes.set_xlim(start, start + (high - start) / max(1 - room / width, 0.3))
@@ -121,19 +123,18 @@ def _draw(axes: Axes, rows: Sequence[_PartRow], width: float) -> None:
         tooltip(bar, row.says)
         put(axes, row.words, (end, place + 0.5), (3, 0), ha="left")
         if place + 1 < len(rows):
-            at = rows[place].end_s * 1e3
-            axes.vlines(at, place + 0.15, place + 1.85, color=QUIET, linewidth=0.7, zorder=1.5)
+            axes.vlines(row.end_s * 1e3, place + 0.15, place + 1.85, color=QUIET, linewidth=0.7, zorder=1.5)
 
 
 def diff_section(diffs: Sequence[Diff], base: str) -> Section | None:
-    """The cells that surely changed; None where none did."""
+    """Return the page's section on cells that certainly changed, or None if there are none."""
     if not diffs:
         return None
     lead = say(
         strong(counted(len(diffs), "cell")),
         f" surely changed against {base}; the parts of a step and its rest add up to the change.",
     )
-    doubts = doubtful((side.label, side.bottleneck) for one in diffs for side in (one.base, one.current))
+    doubts = doubtful((side.label, side.bottleneck) for diff in diffs for side in (diff.base, diff.current))
     title = f"From the step of {base} to this one"
     rows = [(diff, part) for diff in diffs for level in diff.levels for part in (*level.parts, level.rest, diff.step)]
     parts = Table(_COLUMNS, rows, "Parts of the steps that changed")

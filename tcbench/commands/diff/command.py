@@ -1,4 +1,4 @@
-"""`tcbench diff`: two measurements of a step side by side, part by part."""
+"""`tcbench diff`: breaks a step's change down by phase, layer and kernel."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from tcbench.core.record import Record, Selection
 
 _MOST_CELLS = 8
-"""Pairs that are shown; more want --config or --bs."""
+"""Limit of pairs that are shown; for more, --config or --bs must choose."""
 
 
 @command("Show why a step changed: phase by phase, layer by layer, kernel by kernel.")
@@ -58,7 +58,7 @@ def diff(
     tcbench diff RUN --config fp32 --to fp32+nhwc       what a rung changed
     tcbench diff before.jsonl after.jsonl -o diff.png   a waterfall
     """
-    from tcbench.commands.diff.table import head, headline, notes, simulated, tables, to_json
+    from tcbench.commands.diff.table import head, headline, notes, simulation_notes, tables, to_json
     from tcbench.core import store
 
     sizes, configs = chosen.batch_sizes, chosen.configs
@@ -76,9 +76,9 @@ def diff(
     if timelines:
         if configs or sizes:
             raise SelectionError("--config and --bs choose cells of records; a profile is one cell")
-        diffs, missing = _of_timelines(paths), list[str]()
+        diffs, missing = _timeline_diffs(paths), list[str]()
     else:
-        diffs, missing = _of_records(paths, configs, to, sizes)
+        diffs, missing = _record_diffs(paths, configs, to, sizes)
     labels = Labels(plain(base), plain(current or base))
     if output is not None:
         from tcbench.commands.diff.chart import diff_chart
@@ -89,7 +89,7 @@ def diff(
         typer.echo(to_json(diffs, labels, missing))
         return
     console = make_console(details=details)
-    console.say(*simulated(diffs), style="bold")
+    console.say(*simulation_notes(diffs), style="bold")
     for pair in diffs:
         console.say(*head(pair, labels).splitlines())
         console.say(headline(pair), style="bold")
@@ -108,35 +108,32 @@ def diff(
         console.offer(filter(None, [step]))
 
 
-def _of_timelines(paths: Sequence[Path]) -> list[Diff]:
+def _timeline_diffs(paths: Sequence[Path]) -> list[Diff]:
+    """Return the diff of each rank's timelines. Raises NotComparableError if the numbers of ranks differ."""
     from tcbench import tracing
-    from tcbench.commands.diff.differences import of_timelines
+    from tcbench.commands.diff.differences import diff_timelines
 
-    ours, theirs = map(tracing.read, paths)
-    if len(ours) != len(theirs):
+    base, current = map(tracing.read, paths)
+    if len(base) != len(current):
         raise NotComparableError(
-            f"{paths[0]} holds {len(ours)} timelines and {paths[1]} {len(theirs)}: not the same number of ranks"
+            f"{paths[0]} holds {len(base)} timelines and {paths[1]} {len(current)}: not the same number of ranks"
         )
-    return [of_timelines(before, after) for before, after in zip(ours, theirs, strict=True)]
+    return list(map(diff_timelines, base, current))
 
 
-def _of_records(
+def _record_diffs(
     paths: Sequence[Path], configs: Sequence[str], to: str | None, sizes: Sequence[int] | None
 ) -> tuple[list[Diff], list[str]]:
-    """The pairs' diffs, and a line for each cell that has no partner."""
-    from tcbench.commands.diff.differences import of_records
+    """Return the diffs of all pairs of cells, and a line for each cell that has no partner."""
+    from tcbench.commands.diff.differences import diff_records
 
-    wanted = (configs, (to,) if to is not None else configs)
-    ours, theirs = (
-        _cells(path, select_cells(read_files([path]).records, names, sizes))
-        for path, names in zip(paths, wanted, strict=True)
-    )
-    if len(ours) == len(theirs) == 1:
-        return [of_records(next(iter(ours.values())), next(iter(theirs.values())))], []
-    if to is not None:  # one config a side, so that the batch sizes pair
-        theirs = {(configs[0], *key[1:]): of for key, of in theirs.items()}
-        ours = {(configs[0], *key[1:]): of for key, of in ours.items()}
-    pairs = [key for key in ours if key in theirs]
+    selections = zip(paths, (configs, configs if to is None else (to,)), strict=True)
+    base, current = (_cells(path, select_cells(read_files([path]).records, names, sizes)) for path, names in selections)
+    if len(base) == len(current) == 1:
+        return [diff_records(*base.values(), *current.values())], []
+    if to is not None:  # one config on each side, so the cells are paired by batch size
+        base, current = ({(configs[0], *key[1:]): side[key] for key in side} for side in (base, current))
+    pairs = [key for key in base if key in current]
     if not pairs:
         raise NotComparableError(
             f"{paths[0]} and {paths[1]} have nothing in common: no config at the same batch size; --config and --to "
@@ -146,20 +143,22 @@ def _of_records(
         raise SelectionError(f"{len(pairs)} cells in common, more than {_MOST_CELLS}: choose some by --config or --bs")
     missing = [
         f"{records[0].cell.label}: only in {paths[place]}"
-        for place, (side, other) in enumerate(((ours, theirs), (theirs, ours)))
+        for place, (side, other) in enumerate(((base, current), (current, base)))
         for key, records in side.items()
         if key not in other
     ]
-    return [of_records(ours[key], theirs[key]) for key in pairs], missing
+    return [diff_records(base[key], current[key]) for key in pairs], missing
 
 
 def _cells(path: Path, records: Sequence[Record]) -> dict[tuple[str, int, int], list[Record]]:
-    """Records by what cells pair by. Raises SelectionError where two cells share that."""
+    """Return the records of each cell, by the cell's name.
+
+    Raises SelectionError if two cells share the name."""
     from tcbench.analysis.summary import group_by_cell
 
     cells: dict[tuple[str, int, int], list[Record]] = {}
-    for (_, cell), of in group_by_cell(records).items():
+    for (_, cell), cell_records in group_by_cell(records).items():
         if cell.name in cells:
             raise SelectionError(f"{path}: {cell.label} in several settings or on several machines; name one run")
-        cells[cell.name] = of
+        cells[cell.name] = cell_records
     return cells

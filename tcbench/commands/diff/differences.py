@@ -1,9 +1,8 @@
-"""Two measurements of a step taken apart: which phases, layers and kernels came, went, grew or shrank, and how much of
-the step's change each of them makes up.
+"""A step's change between two measurements, broken down: which phases, layers and kernels appeared, went, grew or
+shrank, and by how much.
 
-A level (phases, layers, kernels) is a list of parts and a rest, which together are the step, on both sides: their
-changes add up to the step's. Pure functions from records or timelines to frozen results.
-"""
+A level (phases, layers or kernels) is a list of parts and a rest. On both sides they add up to the step, so their
+changes add up to the step's change. Pure functions from records or timelines to frozen results."""
 
 import contextlib
 import math
@@ -29,51 +28,53 @@ LevelName = Literal["phases", "layers", "kernels"]
 Fate = Literal["appeared", "went", "grew", "shrank", "same"]
 
 SAME_TRAINING = ("model", "variant", "image_size", "n_classes", "batch_size", "ranks")
-"""Fields of a cell without which two steps do not do the same work, so that no change can be shared out."""
+"""Fields of a cell that must be equal: otherwise the steps do different work, and their difference means nothing."""
 
 
 @dataclass(frozen=True)
 class StepPart:
-    """A part of the step on both sides, in seconds per step; None where that side does not have it. `change` is
-    current - base with its 95% interval over trials, where both sides have two or more. `base_n`, `current_n`: launches
-    per step, of a kernel."""
+    """A part of the step on both sides, in seconds per step; None on a side that does not have it.
+
+    `change` is current - base with its 95% interval over trials, if both sides have two trials. `base_launches` and
+    `current_launches` are a kernel's launches per step."""
 
     name: str
     phase: str | None
     base_s: float | None
     current_s: float | None
     change: Interval | None = None
-    base_n: float | None = None
-    current_n: float | None = None
+    base_launches: float | None = None
+    current_launches: float | None = None
 
     @property
     def change_s(self) -> float:
-        """current - base; a side that lacks it spends nothing on it."""
+        """current - base in seconds; a side without the part counts as 0."""
         return (self.current_s or 0.0) - (self.base_s or 0.0)
 
     @property
     def ratio(self) -> float | None:
-        """current over base; None unless both spend time on it, more than a sum of floats is off by."""
+        """current over base; None unless both spend measurable time on the part."""
         both = self.base_s is not None and self.current_s is not None and min(self.base_s, self.current_s) > 1e-12
         return self.current_s / self.base_s if both and self.base_s and self.current_s else None
 
     @property
     def kind(self) -> Fate:
-        """Its fate, whether or not that is sure."""
+        """The fate of the part, whether or not it is certain."""
         if self.base_s is None or self.current_s is None:
             return "appeared" if self.base_s is None else "went"
         return "grew" if self.change_s > 0 else "shrank" if self.change_s < 0 else "same"
 
     @property
     def decided(self) -> bool:
-        """Whether trials tell that it changed at all."""
+        """Whether trials show that the part's time changed."""
         return self.change is not None and not self.change.holds(0.0)
 
 
 @dataclass(frozen=True)
 class Level:
-    """The step in parts, the one that changed most first. `rest` is the step less all of them. `clock`: whose time the
-    parts are."""
+    """The step broken down into parts, those that changed most first.
+
+    `rest` is the step minus all parts. `clock` tells whose time is measured: the host's or the device's."""
 
     name: LevelName
     clock: ClockName
@@ -83,8 +84,9 @@ class Level:
 
 @dataclass(frozen=True)
 class DiffSide:
-    """One of the two: the cell's name, the device's, and the number of trials, or of a timeline's steps. `bottleneck`:
-    of records with a profiled pass."""
+    """One side of a diff: names of its cell and device, and its number of trials and steps.
+
+    `bottleneck` is set for records with a profiled pass."""
 
     label: str
     device_name: str
@@ -97,8 +99,9 @@ class DiffSide:
 
 @dataclass(frozen=True)
 class Diff:
-    """Two sides, the step of both, and its levels, coarse to fine. `differences`: everything else that the sides do not
-    share, the config aside."""
+    """A step's change between two sides: the step and its levels, coarse to fine.
+
+    `differences` lists what else the sides do not share, except for the config."""
 
     base: DiffSide
     current: DiffSide
@@ -107,71 +110,76 @@ class Diff:
     differences: tuple[Difference, ...] = ()
 
     def share(self, part: StepPart) -> float | None:
-        """The part's change over the step's: 1 where it explains all of it, below 0 where it makes up for some. None
-        where the step took the same time to the last digit."""
+        """Return the part's share of the step's change, or None if the step did not change at all.
+
+        The share is 1 if the part explains the whole change, and negative if it changed the other way."""
         return part.change_s / self.step.change_s if self.step.change_s else None
 
 
 # -- from records --------------------------------------------------------------------------------------------------
 
 
-def of_records(base: Sequence[Record], current: Sequence[Record]) -> Diff:
-    """The trials of one cell on each side, as `store.current` leaves them: the step and its phases as everywhere
-    (`phase_costs`), which on a device that they fill are its own. What the step takes beyond its phases is the rest:
-    time between them, and what the timed pass takes more or less than a profiled one. Raises NotComparableError where
-    the two did not train the same, or one was not measured."""
+def diff_records(base: Sequence[Record], current: Sequence[Record]) -> Diff:
+    """Return the diff of a cell's trials on each side, as `store.current` returns them.
+
+    Phases are measured as in all tables (`phase_costs`): on the device, if they fill it. The rest is what the step
+    takes beyond its phases: the time between them, and the difference between the timed and the profiled pass. Raises
+    NotComparableError if the sides did not train the same, or one has no measurement."""
     sides = [(records, _environment(records)) for records in (base, current)]
-    both = [Trials(records, at.machine if at else None) for records, at in sides]
-    _same_training(base, current)
-    base_s, current_s = _steps_s(base), _steps_s(current)
-    clock: ClockName = "device" if all(side.fills_device for side in both) else "host"
-    before, after = (_phases_s(side, clock) for side in both)
-    step = _of_trials("step", None, base_s, current_s)
-    parts = [_of_trials(name, name, before.get(name), after.get(name)) for name in {**before, **after}]
+    trials = [Trials(records, environment.machine if environment else None) for records, environment in sides]
+    _check_same_training(base, current)
+    step = _part_of_trials("step", None, _steps_s(base), _steps_s(current))
+    clock: ClockName = "device" if all(side.fills_device for side in trials) else "host"
+    before, after = (_phases_s(side, clock) for side in trials)
+    parts = [_part_of_trials(name, name, before.get(name), after.get(name)) for name in {**before, **after}]
     levels = (_level("phases", clock, step, parts, "outside of phases"),) if parts else ()
-    differences = comparability.differences(both[0].facts, both[1].facts)
+    differences = comparability.differences(trials[0].facts, trials[1].facts)
     return Diff(_side(base), _side(current), step, levels, differences)
 
 
 def _environment(records: Sequence[Record]) -> Environment | None:
+    """Return the first recorded environment."""
     return next((record.environment for record in records if record.environment), None)
 
 
 def _steps_s(records: Sequence[Record]) -> list[float]:
-    """The mean counted step of each trial that is ok. Raises NotComparableError without one."""
+    """Return the mean counted step of each successful trial. Raises NotComparableError if there is none."""
     measured = [m for m in _measured(records) if m.counted_times_s]
     if not measured:
         raise NotComparableError(f"{records[0].cell.label}: {records[0].status}: {records[0].reason}")
-    return _about(step_s(measured), [statistics.fmean(m.counted_times_s) for m in measured])
+    return _rescaled(step_s(measured), [statistics.fmean(m.counted_times_s) for m in measured])
 
 
 def _measured(records: Iterable[Record]) -> list[Measurement]:
+    """Return the measurements of successful trials."""
     return [record.measurement for record in records if record.status == "ok" and record.measurement is not None]
 
 
 def _phases_s(side: Trials, clock: ClockName) -> dict[str, list[float]]:
-    """The time of each phase in each trial."""
+    """Return the time of each phase in each trial."""
     times_s, costs = side.phase_times(clock), phase_costs(_measured(side.records))
     shown_s = {cost.name: cost.device_s if clock == "device" else cost.host_s for cost in costs}
-    return {name: _about(shown_s[name] or 0.0, of_trials) for name, of_trials in times_s.items()}
+    return {name: _rescaled(shown_s[name] or 0.0, trial_times) for name, trial_times in times_s.items()}
 
 
-def _about(mean_s: float, times_s: Sequence[float]) -> list[float]:
-    """Trials that scatter as these do, about what all tables show."""
+def _rescaled(mean_s: float, times_s: Sequence[float]) -> list[float]:
+    """Return the times scaled to have the mean `mean_s`, which is the figure that all tables show."""
     return [time_s * mean_s / (statistics.fmean(times_s) or math.inf) for time_s in times_s]
 
 
-def _of_trials(
+def _part_of_trials(
     name: str, phase: str | None, base_s: Sequence[float] | None, current_s: Sequence[float] | None
 ) -> StepPart:
+    """Return a part from its times in the trials of both sides."""
     change = None
     if base_s and current_s and min(len(base_s), len(current_s)) >= LEAST_TRIALS:
         change = welch.difference(current_s, base_s)
-    before, after = (statistics.fmean(times) if times else None for times in (base_s, current_s))
+    before, after = (statistics.fmean(times_s) if times_s else None for times_s in (base_s, current_s))
     return StepPart(name, phase, before, after, change)
 
 
 def _side(records: Sequence[Record]) -> DiffSide:
+    """Return one side of a diff of records."""
     cell, environment = records[0].cell, _environment(records)
     measured = [record.measurement for record in records if record.measurement is not None]
     profiled = [record for record in records if record.measurement and record.measurement.profiled_steps]
@@ -184,36 +192,36 @@ def _side(records: Sequence[Record]) -> DiffSide:
 _MOST_CHANGED = 6
 
 
-def changed(comparison: Comparison, base: Iterable[Record], current: Iterable[Record]) -> tuple[Diff, ...]:
-    """The cells whose throughput surely changed, those that changed most, of the records that were compared."""
+def changed_cells(comparison: Comparison, base: Iterable[Record], current: Iterable[Record]) -> tuple[Diff, ...]:
+    """Return the diffs of cells whose throughput certainly changed, those that changed most first."""
     before, after = group_by_cell(base), group_by_cell(current)
     certain = [c for c in comparison.cells if c.verdict in ("regression", "improved") and c.metric is THROUGHPUT]
     by_change = sorted(certain, key=lambda cell: -abs(math.log(cell.ratio.value)) if cell.ratio else 0.0)
     diffs = []
     for cell in by_change[:_MOST_CHANGED]:
         if cell.base is not None and cell.current is not None:
-            ours = before.get((cell.base.machine, cell.base.cell))
-            theirs = after.get((cell.current.machine, cell.current.cell))
-            if ours and theirs:
+            old = before.get((cell.base.machine, cell.base.cell))
+            new = after.get((cell.current.machine, cell.current.cell))
+            if old and new:
                 with contextlib.suppress(NotComparableError):
-                    diffs.append(of_records(ours, theirs))
+                    diffs.append(diff_records(old, new))
     return tuple(diffs)
 
 
 # -- from timelines ------------------------------------------------------------------------------------------------
 
 
-def of_timelines(base: Timeline, current: Timeline) -> Diff:
-    """Two profiles: means over their steps. On a device the step is the time in which it worked, phase by phase, and
-    that in which it idled, by cause; else the phases on the host. One profile a side says nothing of how profiles
-    differ: no part has an interval. Raises NotComparableError as `of_records` does, and SelectionError for a timeline
-    without steps."""
+def diff_timelines(base: Timeline, current: Timeline) -> Diff:
+    """Return the diff of two profiles, by means over their steps.
+
+    On a device the step consists of busy time per phase and idle time per cause; otherwise of phases on the host. With
+    one profile a side no part has an interval. Raises NotComparableError as `diff_records` does, and SelectionError for
+    a timeline without steps."""
     records = [timeline.record for timeline in (base, current) if timeline.record is not None]
     if len(records) == 2:
-        _same_training(records[:1], records[1:])
-    _refuse(
-        [("batch size", base.batch_size, current.batch_size), ("device", _noun(base.device), _noun(current.device))]
-    )
+        _check_same_training(records[:1], records[1:])
+    devices = _device_kind(base.device), _device_kind(current.device)
+    _check_equal([("batch size", base.batch_size, current.batch_size), ("device", *devices)])
     before, after = bottleneck.explain_timeline(base), bottleneck.explain_timeline(current)
     step = StepPart("step", None, before.step_s, after.step_s)
     if before.device is None or after.device is None:
@@ -237,17 +245,18 @@ def of_timelines(base: Timeline, current: Timeline) -> Diff:
     if all(layers):
         levels.append(_level("layers", clock, step, _merged(*layers), "outside of layers"))
     kernels = [_kernels(timeline) for timeline in (base, current)]
-    if all(spent for spent, _ in kernels):
-        (spent, launches), (other, others) = kernels
-        merged = _merged(spent, other, launches=(launches, others))
+    if all(times_s for times_s, _ in kernels):
+        (base_s, base_launches), (current_s, current_launches) = kernels
+        merged = _merged(base_s, current_s, launches=(base_launches, current_launches))
         levels.append(_level("kernels", "device", step, merged, "the device idle, less what overlaps"))
     differences: tuple[Difference, ...] = ()
     if len(records) == 2:
         differences = comparability.differences(*(comparability.values([record]) for record in records))
-    return Diff(_taken(base), _taken(current), step, tuple(levels), differences)
+    return Diff(_timeline_side(base), _timeline_side(current), step, tuple(levels), differences)
 
 
-def _taken(timeline: Timeline) -> DiffSide:
+def _timeline_side(timeline: Timeline) -> DiffSide:
+    """Return one side of a diff of timelines."""
     record = timeline.record
     cell, environment = (record.cell, record.environment) if record else (None, None)
     return DiffSide(timeline.label, timeline.device_name, 1, len(timeline.steps), cell, environment)
@@ -259,20 +268,23 @@ _CAUSES = {
     "synchronising": "the host waits for it",
     "other": "between phases",
 }
+"""Causes of idle time, in words."""
 
 
-def _noun(device: str) -> str:
+def _device_kind(device: str) -> str:
+    """Return the kind of a device: `cuda` for `cuda:0`."""
     return device.partition(":")[0]
 
 
 PartKey = tuple[str, str | None]
-"""Name and phase of a part."""
+"""The name and phase of a part."""
 
-_Spent = Mapping[PartKey, float]
+_PerPart = Mapping[PartKey, float]
+"""Seconds or launches per step, by part."""
 
 
 def _layers(timeline: Timeline, clock: ClockName) -> dict[PartKey, float]:
-    """Seconds per step: of a device the time of what each layer launched; of a host its own."""
+    """Return the seconds per step of each layer: on a device those of what it launched, on a host its own."""
     on_device = clock == "device"
     spans = [s for s in timeline.spans_in("gpu") if s.layer] if on_device else timeline.spans_in("host", "layer")
     n = len(timeline.steps)
@@ -280,20 +292,22 @@ def _layers(timeline: Timeline, clock: ClockName) -> dict[PartKey, float]:
 
 
 def _kernels(timeline: Timeline) -> tuple[dict[PartKey, float], dict[PartKey, float]]:
+    """Return the seconds and the launches per step of each kernel."""
     n, spans = len(timeline.steps), [*_in_steps(timeline, timeline.spans_in("gpu"))]
-    spent = summed(((span.name, span.phase), span.duration_s / n) for span in spans)
-    return spent, summed(((span.name, span.phase), 1 / n) for span in spans)
+    times_s = summed(((span.name, span.phase), span.duration_s / n) for span in spans)
+    return times_s, summed(((span.name, span.phase), 1 / n) for span in spans)
 
 
 def _in_steps(timeline: Timeline, spans: Iterable[Span]) -> Iterable[Span]:
+    """Return the spans that lie in a step of the timeline."""
     numbers = {step.step for step in timeline.steps}
     return (span for span in spans if span.step in numbers)
 
 
-def _merged(base: _Spent, current: _Spent, *, launches: tuple[_Spent, _Spent] = ({}, {})) -> list[StepPart]:
-    """Each key of either side once, but for what takes no time on both."""
+def _merged(base: _PerPart, current: _PerPart, *, launches: tuple[_PerPart, _PerPart] = ({}, {})) -> list[StepPart]:
+    """Return a part per key of either side, without those that take no time on both."""
     return [
-        StepPart(*key, base.get(key), current.get(key), None, *(of.get(key) for of in launches))
+        StepPart(*key, base.get(key), current.get(key), None, *(counts.get(key) for counts in launches))
         for key in {**base, **current}
         if base.get(key) or current.get(key)
     ]
@@ -303,27 +317,29 @@ def _merged(base: _Spent, current: _Spent, *, launches: tuple[_Spent, _Spent] = 
 
 
 def _level(name: LevelName, clock: ClockName, step: StepPart, parts: Iterable[StepPart], rest: str) -> Level:
+    """Return a level with its parts sorted by change, and the rest of the step."""
     ordered = tuple(sorted(parts, key=lambda part: -abs(part.change_s)))
-    both = ((step.base_s, [p.base_s for p in ordered]), (step.current_s, [p.current_s for p in ordered]))
-    base_s, current_s = (math.fsum([whole or 0.0, *(-(part or 0.0) for part in parts)]) for whole, parts in both)
+    base_s = math.fsum([step.base_s or 0.0, *(-(part.base_s or 0.0) for part in ordered)])
+    current_s = math.fsum([step.current_s or 0.0, *(-(part.current_s or 0.0) for part in ordered)])
     return Level(name, clock, ordered, StepPart(rest, None, base_s, current_s))
 
 
-def _same_training(base: Sequence[Record], current: Sequence[Record]) -> None:
-    """Raises NotComparableError for two cells that do not train the same, in one line with everything that differs."""
-    one, other = base[0].cell, current[0].cell
+def _check_same_training(base: Sequence[Record], current: Sequence[Record]) -> None:
+    """Raise NotComparableError if two cells do not train the same. The message lists all differences."""
+    before, after = base[0].cell, current[0].cell
     facts: list[tuple[str, object, object]] = [
-        (name.replace("_", " "), getattr(one, name), getattr(other, name)) for name in SAME_TRAINING
+        (name.replace("_", " "), getattr(before, name), getattr(after, name)) for name in SAME_TRAINING
     ]
-    facts.append(("device", _noun(one.device), _noun(other.device)))
+    facts.append(("device", _device_kind(before.device), _device_kind(after.device)))
     environments = map(_environment, (base, current))
     simulated = ["" if e is None else "simulated" if e.simulated else "measured" for e in environments]
     if all(simulated):
         facts.append(("the device was", simulated[0], simulated[1]))
-    _refuse(facts)
+    _check_equal(facts)
 
 
-def _refuse(facts: Iterable[tuple[str, object, object]]) -> None:
-    differing = [f"{name} {one} against {other}" for name, one, other in facts if one != other]
+def _check_equal(facts: Iterable[tuple[str, object, object]]) -> None:
+    """Raise NotComparableError for facts, (name, of base, of current), that differ between the sides."""
+    differing = [f"{name} {before} against {after}" for name, before, after in facts if before != after]
     if differing:
         raise NotComparableError(f"not the same training, so no change to take apart: {', '.join(differing)}")

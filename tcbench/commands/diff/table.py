@@ -1,4 +1,4 @@
-"""Two steps side by side, part by part: tables on a terminal, sentences, and JSON."""
+"""A step's change in words: tables on a terminal, sentences, and JSON."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -16,24 +16,25 @@ from tcbench.show.simulated import is_simulated, simulation_lines
 from tcbench.show.tables import COUNT, Column, Kind, Table
 
 _LEAST_SHARE = 0.01
-"""A step that changed by less than this share of itself, and not surely, is not shared out."""
+"""Smallest relative change of a step, if it is not certain, whose parts are shown as shares."""
 
 
 def signed(seconds: float) -> str:
-    """`+2.13 ms`, `-40.1 ms`."""
-    if abs(seconds) < 1e-9:  # less than any clock tells: what is left of sums of floats
+    """Return a time with its sign: `+2.13 ms`, `-40.1 ms`."""
+    if abs(seconds) < 1e-9:  # below the resolution of any clock: a rounding error of sums
         return "0 ms"
     return f"{'+' if seconds >= 0 else '-'}{milliseconds(abs(seconds))}"
 
 
 def headline(diff: Diff) -> str:
-    """`step 22.1 ms -> 24.3 ms: +2.2 ms (+9.8%), surely: forward +2.13 ms (96% of it)`."""
+    """Return the step's change and its largest part: `step 22.1 ms -> 24.3 ms: +2.2 ms (+9.8%), surely: forward +2.13
+    ms (96% of it)`."""
     step = diff.step
     base_s, current_s = step.base_s or 0.0, step.current_s or 0.0
     within = f", 95% interval {limits(step.change, signed)}" if step.change else ""
     change = f"{signed(step.change_s)} ({step.change_s / base_s:+.1%}{within})" if base_s else ""
     parts = [f"step {milliseconds(base_s)} -> {milliseconds(current_s)}: {change}"]
-    if not shared_out(diff):
+    if not shares_are_meaningful(diff):
         parts.append("it may not have changed at all")
     elif diff.levels:
         most = max(diff.levels[0].parts, key=lambda part: part.change_s * math.copysign(1, step.change_s))
@@ -47,26 +48,26 @@ def headline(diff: Diff) -> str:
     return "; ".join(parts)
 
 
-def shared_out(diff: Diff) -> bool:
-    """Whether the step changed enough for shares of its change to say something."""
+def shares_are_meaningful(diff: Diff) -> bool:
+    """Return whether the step changed enough for shares of its change to be meaningful."""
     step = diff.step
     return step.decided or (step.change is None and abs(step.change_s) >= _LEAST_SHARE * (step.base_s or 0.0))
 
 
 def share(diff: Diff, part: StepPart) -> str:
-    """The part's share of the step's change, rounded: `96%`; empty where shares say nothing."""
-    value = diff.share(part)
-    return "" if value is None or not shared_out(diff) else f"{value:.0%}".replace("-0%", "0%")
+    """Return the part's share of the step's change: `96%`; empty if shares are not meaningful."""
+    share = diff.share(part)
+    return "" if share is None or not shares_are_meaningful(diff) else f"{share:.0%}".replace("-0%", "0%")
 
 
-def shown(level: Level, top: int) -> tuple[list[StepPart], StepPart | None]:
-    """The parts that changed most, and all others as one."""
-    parts, others = list(level.parts[:top]), level.parts[top:]
-    if len(others) < 2:  # one line for one part
+def shown_parts(level: Level, top: int) -> tuple[list[StepPart], StepPart | None]:
+    """Return the parts that changed most, and the sum of all others as one part."""
+    parts, rest = list(level.parts[:top]), level.parts[top:]
+    if len(rest) < 2:  # one line for one part
         return list(level.parts[: top + 1]), None
-    times = zip(*((part.base_s, part.current_s) for part in others), strict=True)
+    times = zip(*((part.base_s, part.current_s) for part in rest), strict=True)
     base_s, current_s = (math.fsum(filter(None, seconds)) for seconds in times)
-    return parts, StepPart(f"{len(others)} others", None, base_s, current_s)
+    return parts, StepPart(f"{len(rest)} others", None, base_s, current_s)
 
 
 _Row = tuple[StepPart, str, str]
@@ -74,11 +75,11 @@ _Row = tuple[StepPart, str, str]
 
 
 def tables(diff: Diff, top: int = 10) -> list[tuple[str, Table[_Row]]]:
-    """A table per level with the line above it; of parts beyond `top` the sum."""
-    whose = {"host": ", on the host", "device": ", on the GPU"}
+    """Return a heading and a table per level. Parts beyond the first `top` are summed up."""
+    clocks = {"host": ", on the host", "device": ", on the GPU"}
     return [
         (
-            "Kernels and copies" if level.name == "kernels" else level.name.capitalize() + whose[level.clock],
+            "Kernels and copies" if level.name == "kernels" else level.name.capitalize() + clocks[level.clock],
             _table(diff, level, top),
         )
         for level in diff.levels
@@ -86,10 +87,11 @@ def tables(diff: Diff, top: int = 10) -> list[tuple[str, Table[_Row]]]:
 
 
 def _table(diff: Diff, level: Level, top: int) -> Table[_Row]:
-    parts, others = shown(level, top)
+    """Return the table of one level."""
+    parts, rest = shown_parts(level, top)
     step = StepPart("step", None, diff.step.base_s, diff.step.current_s, diff.step.change)
     rows = [(part, "" if part.decided or part.change is None else "dim", fate(part)) for part in parts]
-    rows += [(others, "dim", "")] if others else []
+    rows += [(rest, "dim", "")] if rest else []
     rows += [(level.rest, "dim", "the rest"), (step, "bold", fate(diff.step))]
     columns: list[Column[_Row]] = [
         Column(level.name.removesuffix("s"), lambda row: row[0].name, ratio=1),
@@ -110,21 +112,24 @@ _TIME = Kind(lambda seconds: signed(seconds).removeprefix("+"))
 
 
 def fate(part: StepPart) -> str:
-    """`grew`; with its interval where trials give one; what may be nothing says so."""
+    """Return what became of the part, with its interval if there is one: `grew (+1.9 ms to +2.4 ms)`.
+
+    A change that is not certain `may be nothing`."""
     if part.change is None:
         return part.kind
     return f"{part.kind if part.decided else 'may be nothing'} ({limits(part.change, signed)})"
 
 
 def _launches(part: StepPart) -> str:
-    if part.base_n is None and part.current_n is None:
+    """Return a kernel's launches per step: `12 -> 14`."""
+    if part.base_launches is None and part.current_launches is None:
         return ""
-    before, after = (digits(n or 0) for n in (part.base_n, part.current_n))
+    before, after = (digits(n or 0) for n in (part.base_launches, part.current_launches))
     return before if before == after else f"{before} -> {after}"
 
 
 def head(diff: Diff, labels: Labels) -> str:
-    """The two sides in one line."""
+    """Return the two lines that name the sides."""
     base, current = (
         f"{name}: {side.label} on {side.device_name} ({counted(side.trials, 'trial')}, {counted(side.steps, 'step')})"
         for name, side in zip((labels.base, labels.current), (diff.base, diff.current), strict=True)
@@ -133,26 +138,26 @@ def head(diff: Diff, labels: Labels) -> str:
 
 
 def notes(diffs: Sequence[Diff], of_timelines: bool) -> list[str]:
-    """Remarks that the tables rest on."""
+    """Return notes on how to read the tables."""
     remarks = ["of the change: the part's change over the step's; with the rest, 100%."]
-    if any(one.step.change is None for one in diffs):
-        one = "profile" if of_timelines else "trial"
-        remarks.append(Caution(f"one {one} a side has no interval: any of these may be nothing."))
-    if any(one.step.change is not None for one in diffs):
+    if any(diff.step.change is None for diff in diffs):
+        pass_ = "profile" if of_timelines else "trial"
+        remarks.append(Caution(f"one {pass_} a side has no interval: any of these may be nothing."))
+    if any(diff.step.change is not None for diff in diffs):
         remarks.append("may be nothing: the 95% interval of the change over trials holds 0.")
-    remarks += doubtful((side.label, side.bottleneck) for one in diffs for side in (one.base, one.current))
-    differences = dict.fromkeys(difference for one in diffs for difference in one.differences)
+    remarks += doubtful((side.label, side.bottleneck) for diff in diffs for side in (diff.base, diff.current))
+    differences = dict.fromkeys(difference for diff in diffs for difference in diff.differences)
     remarks += [Caution(f"differs beside: {line}") for line in allowed_lines(differences)]
     return remarks
 
 
-def simulated(diffs: Iterable[Diff]) -> list[str]:
-    """A line for each simulation among the sides."""
-    return simulation_lines(side.environment for one in diffs for side in (one.base, one.current))
+def simulation_notes(diffs: Iterable[Diff]) -> list[str]:
+    """Return a note for each simulation among the sides."""
+    return simulation_lines(side.environment for diff in diffs for side in (diff.base, diff.current))
 
 
 def to_json(diffs: Sequence[Diff], labels: Labels = UNNAMED, missing: Sequence[str] = ()) -> str:
-    """Everything, all parts of all levels; times in seconds per step."""
+    """Return all parts of all levels as JSON. Times are in seconds per step."""
     cells = [
         {
             "base": _side(diff.base),
@@ -174,13 +179,13 @@ def to_json(diffs: Sequence[Diff], labels: Labels = UNNAMED, missing: Sequence[s
 
 
 def _side(side: DiffSide) -> dict[str, Any]:
-    value = fields(side, "label device_name cell_key=cell.key trials steps")
-    return value | {"doubtful": doubt_words(side.bottleneck) or None, "simulated": is_simulated(side.environment)}
+    facts = fields(side, "label device_name cell_key=cell.key trials steps")
+    return facts | {"doubtful": doubt_words(side.bottleneck) or None, "simulated": is_simulated(side.environment)}
 
 
 def _part(diff: Diff, part: StepPart) -> dict[str, Any]:
     return {
         **fields(part, "name phase base_s current_s change_s change_interval_s=change decided ratio"),
         "share": diff.share(part),
-        **fields(part, "kind base_launches_per_step=base_n current_launches_per_step=current_n"),
+        **fields(part, "kind base_launches_per_step=base_launches current_launches_per_step=current_launches"),
     }

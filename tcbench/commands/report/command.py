@@ -155,7 +155,7 @@ def _compared(given: Given, base: str | None, baseline: str | None, out: Path) -
     NotComparableError where the two sides have no cell in common."""
     from tcbench.analysis.compare import compare
     from tcbench.commands.compare.outcome import check_distinct
-    from tcbench.commands.diff.differences import changed
+    from tcbench.commands.diff.differences import changed_cells
     from tcbench.commands.report.build import Compared
     from tcbench.core import store
     from tcbench.run import gate_file
@@ -180,4 +180,4 @@ def _compared(given: Given, base: str | None, baseline: str | None, out: Path) -
     if not comparison.paired:
         raise NotComparableError(f"{name}: no config and batch size in common with these results")
     name = content.names[0] if content else name
-    return Compared(comparison, plain(name), changed(comparison, before, after))
+    return Compared(comparison, plain(name), changed_cells(comparison, before, after))

@@ -25,12 +25,14 @@ def test_the_next_step_profiles_the_very_cell(tmp_path, monkeypatch, changes):
     monkeypatch.setattr(profile, "_planned", lambda *words: planned.append(make(*words)[1].cell) or 1 / 0)
     tcbench(tmp_path, *next_step(tcbench(tmp_path, "diff", "run.jsonl", "run.jsonl")))
     names = ("scenario", "config", "batch_size", "threads", *changes)
-    assert [[getattr(one, name) for name in names] for one in planned] == [[getattr(cell, name) for name in names]]
+    assert [[getattr(record, name) for name in names] for record in planned] == [
+        [getattr(cell, name) for name in names]
+    ]
 
 
 def test_of_a_step_whose_file_is_not_known_no_next_step_is_named(tmp_path):
-    own = factories.make_cell(scenario="my_step", input=Input(kind="own"))
-    factories.write(tmp_path / "run.jsonl", factories.make_record(cell=own))
+    own_step = factories.make_cell(scenario="my_step", input=Input(kind="own"))
+    factories.write(tmp_path / "run.jsonl", factories.make_record(cell=own_step))
     done = tcbench(tmp_path, "diff", "run.jsonl", "run.jsonl")
     assert (done.code, next_step(done)) == (0, [])
 

@@ -6,7 +6,7 @@ import factories
 import pytest
 from timelines import made, phase, step
 
-from tcbench.commands.diff.differences import of_records, of_timelines
+from tcbench.commands.diff.differences import diff_records, diff_timelines
 from tcbench.core.errors import NotComparableError
 from tcbench.core.record import Record
 from tcbench.core.timeline import Span
@@ -26,7 +26,7 @@ def trials(step_s: float, phases: dict[str, float], n: int = 1, spread: float = 
 def test_phases_of_records_add_up_to_the_change_of_the_timed_step():
     base = trials(0.100, {"io": 0.01, "forward": 0.03, "backward": 0.05})
     current = trials(0.110, {"forward": 0.041, "backward": 0.049, "allreduce": 0.012})
-    diff = of_records(base, current)
+    diff = diff_records(base, current)
     (level,) = diff.levels
     parts = (*level.parts, level.rest)
     for side in ("base_s", "current_s"):
@@ -49,10 +49,10 @@ def test_phases_of_records_add_up_to_the_change_of_the_timed_step():
 
 def test_an_interval_takes_two_trials_a_side_and_decides_what_surely_changed():
     phases, grown = {"forward": 0.03, "backward": 0.05}, {"forward": 0.04, "backward": 0.0501}
-    alone = of_records(trials(0.1, phases), trials(0.11, grown, 5))
+    alone = diff_records(trials(0.1, phases), trials(0.11, grown, 5))
     assert alone.step.change is None
     assert not any(part.decided for part in (alone.step, *alone.levels[0].parts))
-    several = of_records(trials(0.1, phases, 5, 0.01), trials(0.11, grown, 5, 0.01))
+    several = diff_records(trials(0.1, phases, 5, 0.01), trials(0.11, grown, 5, 0.01))
     assert several.step.decided
     assert {part.name: part.decided for part in several.levels[0].parts} == {"forward": True, "backward": False}
 
@@ -70,24 +70,24 @@ def test_an_interval_takes_two_trials_a_side_and_decides_what_surely_changed():
 def test_what_did_not_train_the_same_is_refused_with_every_reason(changes, says):
     broken = [factories.make_record(**changes)] if "status" in changes else None
     with pytest.raises(NotComparableError, match=says):
-        of_records(trials(0.1, {"io": 0.1}), broken or trials(0.1, {"io": 0.1}, **changes))
+        diff_records(trials(0.1, {"io": 0.1}), broken or trials(0.1, {"io": 0.1}, **changes))
 
 
 def layered(times: dict[str, float], *, on_gpu: bool):
-    spans, at = [step(0, 1), phase("forward", 0, 1)], 0.0
+    spans, begin_s = [step(0, 1), phase("forward", 0, 1)], 0.0
     for name, took in times.items():
-        host = Span(at, at + 0.01 if on_gpu else at + took, "host", "layer", name, 0, "forward")
+        host = Span(begin_s, begin_s + 0.01 if on_gpu else begin_s + took, "host", "layer", name, 0, "forward")
         spans.append(host)
         if on_gpu:
-            spans.append(Span(at, at + took, "gpu", "kernel", "conv", 0, "forward", layer=name))
-        at += took
+            spans.append(Span(begin_s, begin_s + took, "gpu", "kernel", "conv", 0, "forward", layer=name))
+        begin_s += took
     return made(*spans)
 
 
 @pytest.mark.parametrize("on_gpu", [False, True])
 def test_layers_are_the_host_s_time_or_that_of_the_kernels_they_launched(on_gpu):
     before, after = {"stem": 0.1, "block1": 0.2}, {"stem": 0.1, "block1": 0.35, "head": 0.05}
-    diff = of_timelines(layered(before, on_gpu=on_gpu), layered(after, on_gpu=on_gpu))
+    diff = diff_timelines(layered(before, on_gpu=on_gpu), layered(after, on_gpu=on_gpu))
     (layers,) = (level for level in diff.levels if level.name == "layers")
     assert layers.clock == ("device" if on_gpu else "host")
     changes = {part.name: round(part.change_s, 6) for part in layers.parts}

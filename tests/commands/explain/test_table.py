@@ -15,7 +15,7 @@ from tcbench.analysis import explanation
 from tcbench.analysis.explanation import explain
 from tcbench.analysis.summary import CellSummary, Setting, ratio, summarise
 from tcbench.commands.diff import table as diff
-from tcbench.commands.diff.differences import of_records
+from tcbench.commands.diff.differences import diff_records
 from tcbench.commands.explain import table as view
 from tcbench.commands.explain.chart import bottleneck_chart, would_help
 from tcbench.commands.report.build import build
@@ -151,7 +151,7 @@ def test_every_view_on_a_profiled_pass_unlike_the_timed_one_says_so() -> None:
     assert f"fp32, batch size 4: {figures}" in view.notes(explain([record]))[-1]
     under = roofline(summarise([record])[0], [record], Ceilings("a machine", {"fp32": 1e11}, 2e10, "made up"))
     assert figures in roofline_view.notes([under])[-1]
-    apart = of_records([record], [slower])
+    apart = diff_records([record], [slower])
     assert diff.headline(apart).endswith(f"; doubtful: base {figures}")
     assert figures in render(build(results([record])))
     (explained,) = json.loads(view.to_json(explain([record])))["cells"]
