@@ -1,16 +1,16 @@
-/* Batch normalisation of rows of channels, in two passes over memory: sums of each part of the rows, then the result.
-   Functions have the form of dnnl_primitive_execute, so that a team launches them. */
+/* Batch normalisation of rows of channels in two passes over memory: partial sums of the rows, then the result.
+   The functions have the signature of dnnl_primitive_execute, so that a thread team can call them. */
 
 #include <immintrin.h>
 #include <stdint.h>
 #include <string.h>
 
 #if defined(__AVX512BW__)
-enum { VALUES = 16 }; /* of a vector */
+enum { VALUES = 16 }; /* values per vector */
 typedef __m512 vec;
 typedef __m512i ints;
 typedef __m256i halves;
-typedef uint16_t bits; /* one of each value */
+typedef uint16_t bits; /* one bit per value */
 #define V(name) _mm512_##name
 #elif defined(__AVX2__) && defined(__FMA__) && defined(__F16C__)
 enum { VALUES = 8 };
@@ -24,18 +24,18 @@ typedef uint8_t bits;
 #endif
 
 enum { FLOAT32, FLOAT16, BFLOAT16 };
-enum { POSITIVE = _CMP_NLE_UQ }; /* not 0 or less: so is what is not a number */
+enum { POSITIVE = _CMP_NLE_UQ }; /* not <= 0, which includes NaN */
 enum { X, GAMMA, BETA, RUNNING_MEAN, RUNNING_VAR, Y, MEAN, INV_STD, MASK, GY, GX, GGAMMA, GBETA, N_ARRAYS };
 
 struct norm {
-    void *arrays[N_ARRAYS]; /* values of x, y and their gradients; float32 all else; a bit of the mask for each value */
-    float *sums;            /* two of each channel for each part */
-    float *factors;         /* three of each channel */
+    void *arrays[N_ARRAYS]; /* x, y and their gradients: `dtype`; mask: one bit per value; all others: float32 */
+    float *sums;            /* two per channel and part */
+    float *factors;         /* three per channel */
     int64_t rows, channels, parts, dtype, has_relu, streams;
     float eps, momentum;
 };
 
-/* A bit of each value. */
+/* Returns for each value whether it is positive or NaN. */
 static inline bits positive(vec y) {
 #ifdef __AVX512BW__
     return _mm512_cmp_ps_mask(y, _mm512_setzero_ps(), POSITIVE);
@@ -44,7 +44,7 @@ static inline bits positive(vec y) {
 #endif
 }
 
-/* The values that have a bit, 0 for the others. */
+/* Returns the values whose bit is set, and 0 for the others. */
 static inline vec where(bits mask, vec from) {
 #ifdef __AVX512BW__
     return _mm512_maskz_mov_ps(mask, from);
@@ -81,12 +81,12 @@ static inline halves to_bfloat16(vec from) {
 #else
     const vec is_nan = _mm256_cmp_ps(from, from, _CMP_UNORD_Q), kept = (vec)(all | quiet);
     const ints upper = _mm256_srli_epi32((ints)_mm256_blendv_ps((vec)rounded, kept, is_nan), 16);
-    const ints packed = _mm256_packus_epi32(upper, upper); /* each 128 bits by themselves */
+    const ints packed = _mm256_packus_epi32(upper, upper); /* packs each half of 128 bits separately */
     return _mm256_castsi256_si128(_mm256_permute4x64_epi64(packed, 0x08));
 #endif
 }
 
-/* Rounded to nearest even; not a number stays so. */
+/* Rounds to nearest even; NaN stays NaN. */
 static inline halves narrowed(int dtype, vec from) {
     return dtype == FLOAT16 ? V(cvtps_ph)(from, _MM_FROUND_TO_NEAREST_INT) : to_bfloat16(from);
 }
@@ -100,7 +100,7 @@ static inline void store(int dtype, void *to, int64_t i, vec from) {
     }
 }
 
-/* As store, past the caches, to where vectors are aligned. */
+/* Stores past the caches; the address must be aligned to the size of a vector. */
 static inline void stream(int dtype, void *to, int64_t i, vec from) {
     if (dtype == FLOAT32)
         V(stream_ps)((float *)to + i, from);
@@ -117,8 +117,8 @@ static inline vec gradient(const struct norm *norm, int dtype, int has_relu, int
     return has_relu ? where(((const bits *)norm->arrays[MASK])[i / VALUES], g) : g;
 }
 
-/* Forward of d = x - the first row: of d and d * d. Backward of d = x - mean: of g and g * d. Four rows at a time, since
-   the sums of all channels are in the cache and not in registers. */
+/* Adds rows to the sums. Forward: d and d * d, where d = x - the first row. Backward: g and g * d, where d = x - mean.
+   Callers pass four rows at a time, since the sums of all channels are in the cache and not in registers. */
 static inline void sum_rows(const struct norm *norm, int64_t row, int rows, float *sums, int backward, int dtype,
                             int has_relu) {
     const int64_t channels = norm->channels;
@@ -149,8 +149,8 @@ static inline void sum(const struct norm *norm, int64_t part, int backward, int 
     for (; row < end; row++) sum_rows(norm, row, 1, sums, backward, dtype, has_relu);
 }
 
-/* Means over the rows of what was summed. In float64, since they may be small beside what they are made of; `spread`:
-   the second less the square of the first. */
+/* Returns the means of both sums over all rows; with `spread`, the second mean minus the square of the first. Computed
+   in float64, since the results may be much smaller than the sums. */
 static inline void means(const struct norm *norm, int64_t c, int spread, vec *first, vec *second) {
     double sum[VALUES] = {0}, product[VALUES] = {0};
     float narrow[2][VALUES];
@@ -167,7 +167,7 @@ static inline void means(const struct norm *norm, int64_t c, int spread, vec *fi
     *second = V(loadu_ps)(narrow[1]);
 }
 
-/* Forward: scale * (x - mean) + shift, where it is positive. Backward: scale * (g - mean of g - (x - mean) * slope). */
+/* Forward: y = scale * (x - mean) + shift, with ReLU. Backward: gx = scale * (g - mean of g - (x - mean) * slope). */
 static inline void apply(const struct norm *norm, int64_t part, int backward, int dtype, int has_relu) {
     const int64_t channels = norm->channels, end = norm->rows * (part + 1) / norm->parts;
     const float *scale = norm->factors, *shift = scale + channels, *slope = shift + channels;
@@ -183,8 +183,8 @@ static inline void apply(const struct norm *norm, int64_t part, int backward, in
                 (norm->streams ? stream : store)(dtype, norm->arrays[GX], place, a * gx);
             } else {
                 vec y = V(fmadd_ps)(d, a, b);
-                if (has_relu) { /* what is not a number stays */
-                    /* Of what is stored, which may be 0. */
+                if (has_relu) { /* NaN stays NaN */
+                    /* The mask is that of the stored value, which may be rounded to 0. */
                     const vec stored = dtype == FLOAT16 ? V(cvtph_ps)(V(cvtps_ph)(y, _MM_FROUND_TO_NEAREST_INT)) : y;
                     const bits mask = positive(stored);
                     ((bits *)norm->arrays[MASK])[place / VALUES] = mask;
@@ -193,7 +193,7 @@ static inline void apply(const struct norm *norm, int64_t part, int backward, in
                 store(dtype, norm->arrays[Y], place, y);
             }
         }
-    if (backward && norm->streams) _mm_sfence(); /* what was streamed is there for the threads that read it next */
+    if (backward && norm->streams) _mm_sfence(); /* makes streamed values visible to other threads */
 }
 
 #define EITHER(of, backward, dtype) \
@@ -212,14 +212,14 @@ int backward_sums(const struct norm *norm, int64_t part, int n, void *arguments)
 int forward_apply(const struct norm *norm, int64_t part, int n, void *arguments) { EACH(apply, 0); }
 int backward_apply(const struct norm *norm, int64_t part, int n, void *arguments) { EACH(apply, 1); }
 
-/* Mean, inverse standard deviation, what is kept of both, and the factors. */
+/* Computes mean, inverse standard deviation, running statistics and the factors. */
 int forward_factors(const struct norm *norm, int64_t part, int n, void *arguments) {
     const vec new = V(set1_ps)(norm->momentum), old = V(set1_ps)(1 - norm->momentum);
     const vec unbiased = V(set1_ps)(norm->momentum * norm->rows / (norm->rows > 1 ? norm->rows - 1 : 1));
     for (int64_t c = 0; c < norm->channels; c += VALUES) {
         vec d, spread;
         means(norm, c, 1, &d, &spread);
-        const vec variance = V(max_ps)(V(setzero_ps)(), spread); /* of what is not a number the second */
+        const vec variance = V(max_ps)(V(setzero_ps)(), spread); /* max returns the second operand if one is NaN */
         const vec mean = load(norm->dtype, norm->arrays[X], c) + d;
         const vec inv_std = V(set1_ps)(1) / V(sqrt_ps)(variance + V(set1_ps)(norm->eps));
         set(norm, MEAN, c, mean);

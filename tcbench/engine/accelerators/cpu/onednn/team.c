@@ -1,8 +1,9 @@
-/* Launches of oneDNN's primitives on a few threads, without Python between the threads.
+/* Runs calls of oneDNN's primitives on a few threads without the Python interpreter.
 
-   A launch is stages one after another; a stage is chunks that run side by side; a chunk is calls in order. The caller
-   draws chunks as its helpers do, and waits for those that they drew, not for them: a helper that the system wakes late
-   costs nothing. Whoever waits looks for some time before it sleeps, since to be woken takes longer than most stages. */
+   A launch is a sequence of stages; a stage is a set of chunks that run in parallel; a chunk is a sequence of calls.
+   The caller and its helper threads take chunks until none are left. The caller waits for the chunks that helpers took,
+   not for the helpers, so that a helper that wakes up late costs nothing. Waiting threads poll for a moment before they
+   sleep, since waking a thread takes longer than most stages. */
 
 #include <pthread.h>
 #include <stdatomic.h>
@@ -14,7 +15,7 @@ typedef int (*execute_t)(void *primitive, void *stream, int n, void *arguments);
 typedef void (*set_threads_t)(int n);
 
 struct call {
-    execute_t execute; /* dnnl_primitive_execute, or a function of that form */
+    execute_t execute; /* dnnl_primitive_execute, or a function with its signature */
     void *primitive, *stream, *arguments;
     int64_t n_arguments;
 };
@@ -27,7 +28,7 @@ struct stage {
     int64_t n;
 };
 
-/* The memory of an argument, which lies so many bytes from the start of an array. */
+/* An argument's memory object, and its array and offset in bytes. */
 struct place {
     void *memory;
     int64_t array, offset;
@@ -35,14 +36,14 @@ struct place {
 typedef int (*set_handle_t)(void *memory, void *data); /* dnnl_memory_set_data_handle */
 
 struct team {
-    set_threads_t set_threads; /* OpenMP keeps the number by thread */
+    set_threads_t set_threads; /* OpenMP keeps this setting per thread */
     int64_t looks_ns;
     _Atomic(const struct chunk *) chunks; /* of the running stage */
     atomic_flag busy;
-    /* The number of the stage, how many chunks it has, the next of them. As one word, so that a chunk is drawn of the
-       stage that was looked at or not at all. */
+    /* Stage number, number of chunks and next chunk, in one word: an atomic compare-and-exchange then never takes a
+       chunk of a newer stage. */
     _Alignas(64) atomic_uint_fast64_t word;
-    _Alignas(64) atomic_int left; /* chunks that are not done */
+    _Alignas(64) atomic_int left; /* chunks not yet done */
     atomic_int status, sleepers, caller_sleeps;
     pthread_mutex_t mutex;
     pthread_cond_t published, done;
@@ -72,7 +73,7 @@ static void run_chunk(struct team *team, const struct chunk *chunk) {
     }
 }
 
-/* Draws chunks until none is left. */
+/* Takes and runs chunks until none are left. */
 static void work(struct team *team) {
     for (;;) {
         uint64_t word = atomic_load(&team->word);
@@ -131,7 +132,7 @@ static void wait(struct team *team) {
     pthread_mutex_unlock(&team->mutex);
 }
 
-/* A team of so many helpers beside the caller, NULL where there is none to be had. It lasts as long as the process. */
+/* Creates a team of `n_helpers` threads besides the caller, or returns NULL. It lives as long as the process. */
 struct team *team_new(set_threads_t set_threads, int n_helpers, int64_t looks_ns) {
     struct team *team = aligned_alloc(64, sizeof *team);
     if (!team) return NULL;
@@ -147,8 +148,8 @@ struct team *team_new(set_threads_t set_threads, int n_helpers, int64_t looks_ns
     return team;
 }
 
-/* oneDNN's first status that is not 0; no call begins after it. Stages of one chunk run as the caller's threads are set.
-   Where another thread has the team, the caller does all by itself. */
+/* Runs stages and returns oneDNN's first non-zero status, after which no call begins. A stage of one chunk keeps the
+   caller's number of OpenMP threads. If another thread uses the team, the caller runs all calls itself. */
 int team_run(struct team *team, const struct stage *stages, int n) {
     int status = 0;
     if (atomic_flag_test_and_set(&team->busy)) {
@@ -175,7 +176,7 @@ int team_run(struct team *team, const struct stage *stages, int n) {
     return status;
 }
 
-/* Tells oneDNN where arguments lie once arrays are at these addresses: its first status that is not 0. */
+/* Tells oneDNN where its arguments are for arrays at these addresses; returns its first non-zero status. */
 int place(set_handle_t set_handle, const struct place *places, int n, char *const *addresses) {
     int status = 0;
     for (int i = 0; i < n && !status; i++)

@@ -1,6 +1,6 @@
-/* SGD with momentum and weight decay on the rows of a chunk table: weights, velocity and gradient are read and written
-   once. The arithmetic is NumPy's, operation by operation, so products may not be contracted into fused ones. And the
-   conversions that this takes, for others. */
+/* SGD with momentum and weight decay on the rows of a chunk table, in one pass over weights, velocities and gradients;
+   and conversions between 16 bits and float32. Results are equal to NumPy's bit by bit, so the compiler must not
+   contract multiplications and additions into fused ones. */
 
 #include <immintrin.h>
 #include <stdint.h>
@@ -28,7 +28,7 @@ static void widen(int dtype, const void *from, float *to, int64_t n) {
     }
 }
 
-/* Rounded to nearest even; not a number stays so. */
+/* Rounds to nearest even; NaN stays NaN. */
 static void narrow(int dtype, const float *from, uint16_t *to, int64_t n) {
     int64_t i = 0;
     if (dtype == BFLOAT16) {
@@ -44,8 +44,8 @@ static void narrow(int dtype, const float *from, uint16_t *to, int64_t n) {
     }
 }
 
-/* So many values from 16 bits of dtype, or of -dtype to them. Of the form of dnnl_primitive_execute, so that a team
-   launches it. */
+/* Converts `values` values from the 16-bit dtype `dtype` to float32, or with a negative dtype from float32 to -dtype.
+   It has the signature of dnnl_primitive_execute, so that a thread team can call it. */
 int convert(const void *from, void *to, int dtype, void *values) {
     const int64_t n = (int64_t)values;
     if (dtype > 0)
@@ -61,9 +61,9 @@ static int is_finite(float value) {
     return (bits & 0x7f800000) != 0x7f800000;
 }
 
-/* v = momentum * v + of_gradient * g + of_weight * w; w += v. A gradient that is not finite keeps both. Returns whether
-   there is one: asked of all before, while they stay in the first-level cache, since to choose value by value takes
-   longer than memory does. */
+/* Computes v = momentum * v + of_gradient * g + of_weight * w, then w += v. A value whose gradient is not finite keeps
+   v and w. Returns whether there is such a gradient. All gradients are checked first, while they stay in the first-level
+   cache, since a check per value in the main loop takes longer than the memory accesses. */
 static int step(const float *restrict g, float *restrict v, float *restrict w, int64_t n, float momentum,
                 float of_gradient, float of_weight) {
     int overflow = 0;
@@ -79,8 +79,9 @@ static int step(const float *restrict g, float *restrict v, float *restrict w, i
     return overflow;
 }
 
-/* `table` and `rows` of `chunks`: see Parameters. Gradients are of dtype `gradients[1]` where a parameter has weights of
-   16 bits, of dtype `weights`, and else of `gradients[0]`. Returns the number of chunks with one that is not finite. */
+/* Updates the parameters in `rows` rows of `chunks`; see Parameters for `table` and `chunks`. Gradients have the dtype
+   `gradients[1]` if the parameter has 16-bit weights, of dtype `weights`, else `gradients[0]`. Returns the number of
+   chunks with a gradient that is not finite. */
 int64_t batched_update(const int64_t *table, const int64_t *chunks, int64_t rows, float *master, float *velocity,
                        float momentum, float of_gradient, float of_weight, const int *gradients, int weights) {
     int64_t overflows = 0;
