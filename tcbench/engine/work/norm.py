@@ -71,6 +71,7 @@ class Norm:
 
 
 _RUNNING = updates("running_mean", "running_var")
+_GRADIENTS = writes("gx", "ggamma", "gbeta", "gresidual")
 _ACTIVATIONS = frozenset({"x", "y", "gx", "gy", "residual", "gresidual"})
 
 
@@ -119,7 +120,7 @@ class BatchNormBackward(_NormWork):
     """gx, ggamma, gbeta = the gradients for gy. With ReLU, gy is 0 outside the mask; gresidual is this masked gy."""
 
     kind = "graph"
-    roles = reads("gy", "x", "gamma", "mean", "inv_std", "mask") | writes("gx", "ggamma", "gbeta", "gresidual")
+    roles = reads("gy", "x", "gamma", "mean", "inv_std", "mask") | _GRADIENTS
 
 
 RESERVE_SLACK_BYTES = 1 << 16
@@ -154,9 +155,7 @@ class BatchNormCallBackward(_NormWork):
     """BatchNormBackward by a legacy call: cudnnBatchNormalizationBackward, or ...BackwardEx if ReLU is fused."""
 
     kind = "call"
-    roles = reads("gy", "x", "gamma", "mean", "inv_std", "beta", "y", "reserve") | writes(
-        "gx", "ggamma", "gbeta", "gresidual"
-    )
+    roles = reads("gy", "x", "gamma", "mean", "inv_std", "beta", "y", "reserve") | _GRADIENTS
     with_relu = frozenset({"beta", "y", "reserve"})
     eps: float
     persistent: bool

@@ -38,7 +38,7 @@ class MpiReducer:
         self._add = add
         # A separate communicator, so that reductions in progress do not match messages of other code.
         self._comm = world.mpi.Dup()
-        self._begun: list[Any] = []
+        self._pending: list[Any] = []
         self._operations: dict[Any, Any] = {}
         self.engine = f"MPI_Allreduce, {MPI.Get_library_version().partition(',')[0].strip()}"
 
@@ -49,23 +49,23 @@ class MpiReducer:
 
     def begin(self, array: Array) -> Callable[[], None]:
         request = self._comm.Iallreduce(self._mpi.IN_PLACE, *self._arguments(array))
-        self._begun.append(request)
+        self._pending.append(request)
 
         def wait() -> None:
             request.Wait()
-            self._begun.remove(request)
+            self._pending.remove(request)
 
         return wait
 
     def advance(self) -> None:
-        for request in self._begun:
+        for request in self._pending:
             request.Test()
 
     def close(self) -> None:
         until = time.monotonic() + _CLOSE_S
-        while not self._mpi.Request.Testall(self._begun) and time.monotonic() < until:
+        while not self._mpi.Request.Testall(self._pending) and time.monotonic() < until:
             time.sleep(1e-3)
-        self._begun.clear()
+        self._pending.clear()
 
     def _arguments(self, array: Array) -> tuple[Any, Any]:
         """Return the buffer and the reduction operation that MPI takes for an array."""

@@ -64,7 +64,6 @@ def _forward_by_onednn(engine: Engine, work: BatchNormForward) -> Choice:
     norm, momentum = work.norm, work.momentum
     primitive = _primitive(engine, norm, work.eps, backward=False)
     unbiased = momentum * norm.count / max(norm.count - 1, 1)
-
     channels = (slice(None),) if norm.layout == "NCHW" else (...,)
 
     def bind(x: Array, gamma: Array, beta: Array, *rest: Array) -> Callable[[], None]:
@@ -78,7 +77,7 @@ def _forward_by_onednn(engine: Engine, work: BatchNormForward) -> Choice:
                 np.multiply(running, np.float32(1 - momentum), out=running)
                 np.multiply(batch, np.float32(factor), out=update)
                 np.add(running, update, out=running)
-            np.add(inv_std, np.float32(work.eps), out=inv_std)
+            np.add(inv_std, np.float32(work.eps), out=inv_std)  # still the variance
             np.sqrt(inv_std, out=inv_std)
             np.reciprocal(inv_std, out=inv_std)
             if np.isnan(inv_std.sum()):

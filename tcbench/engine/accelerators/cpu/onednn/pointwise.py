@@ -79,10 +79,9 @@ def max_pool(engine: Engine, work: w.MaxPoolForward | w.MaxPoolBackward) -> Choi
 
     oneDNN's workspace has the format of the operand `place`."""
     pool = work.pool
-    ends = [
-        (count - 1) * pool.stride + pool.ksize - size - pool.pad for count, size in ((pool.p, pool.h), (pool.q, pool.w))
-    ]
-    window = ((pool.stride,) * 2, (pool.ksize,) * 2, (0, 0), (pool.pad,) * 2, ends)
+    lengths = ((pool.p, pool.h), (pool.q, pool.w))
+    padding_after = [(count - 1) * pool.stride + pool.ksize - size - pool.pad for count, size in lengths]
+    window = ((pool.stride,) * 2, (pool.ksize,) * 2, (0, 0), (pool.pad,) * 2, padding_after)
     x_sizes, y_sizes = (pool.n, pool.c, pool.h, pool.w), (pool.n, pool.c, pool.p, pool.q)
     backward = isinstance(work, w.MaxPoolBackward)
     choice = _pooling(engine, pool, library.POOLING_MAX, x_sizes, y_sizes, window, backward=backward, places=True)

@@ -59,7 +59,10 @@ class Team:
     """Threads that live as long as the process and run calls of oneDNN."""
 
     def __init__(self, library: ctypes.CDLL, set_threads: Any, set_handle: Any, n_threads: int) -> None:
-        """`library`: team.c; `set_threads`: omp_set_num_threads; `set_handle`: dnnl_memory_set_data_handle."""
+        """Start n_threads - 1 helper threads.
+
+        `library` is compiled from team.c; `set_threads` is omp_set_num_threads, `set_handle` is
+        dnnl_memory_set_data_handle. Raises MemoryError if threads cannot be started."""
         library.team_new.argtypes = (c_void_p, c_int, c_int64)
         library.team_new.restype = c_void_p
         library.team_run.argtypes = (c_void_p, ctypes.POINTER(_Stage), c_int)

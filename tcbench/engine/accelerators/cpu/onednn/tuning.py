@@ -212,16 +212,16 @@ def _times_s(runs: Sequence[Sequence[Callable[[], float]]]) -> tuple[float, ...]
     for run, *_ in runs:
         run()
     began_s, least_s = time.perf_counter(), [[math.inf] * len(by_memory) for by_memory in runs]
-    left, rounds = list(range(len(runs))), 0
-    while len(left) > 1 and rounds < MOST_ROUNDS:
+    remaining, rounds = list(range(len(runs))), 0
+    while len(remaining) > 1 and rounds < MOST_ROUNDS:
         if rounds >= LEAST_ROUNDS and time.perf_counter() - began_s >= SPENT_S:
             break
         memory = rounds % len(runs[0])
-        for place in left:
+        for place in remaining:
             least_s[place][memory] = min(least_s[place][memory], runs[place][memory]())
         rounds += 1
-        most_s = (DROP_LATER if rounds > 1 else DROP_FIRST) * min(map(min, least_s))
-        left = [place for place in left if min(least_s[place]) <= most_s]
+        limit_s = (DROP_LATER if rounds > 1 else DROP_FIRST) * min(map(min, least_s))
+        remaining = [place for place in remaining if min(least_s[place]) <= limit_s]
     return tuple(statistics.fmean(time_s for time_s in by_memory if time_s < math.inf) for by_memory in least_s)
 
 

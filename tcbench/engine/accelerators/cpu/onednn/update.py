@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from tcbench.engine import work as w
 from tcbench.engine.accelerators.cpu import compiled, threads
 from tcbench.engine.accelerators.cpu.onednn import library
 from tcbench.engine.accelerators.cpu.onednn.library import Array, Binding, Engine, Primitive, Unimplemented
@@ -30,18 +31,6 @@ from tcbench.engine.accelerators.cpu.reference.operands import (
     make_operands,
 )
 from tcbench.engine.accelerators.cpu.reference.update import update_by
-from tcbench.engine.work import (
-    HALVES,
-    ITEM_BYTES,
-    OVERFLOWS,
-    SCALE,
-    BatchedUpdate,
-    PackGradients,
-    Parameters,
-    ToHalf,
-    ToSingle,
-    Unscale,
-)
 
 _ROWS = 32
 """Rows of the chunk table per call: 0.5 ms of work, which is long compared with Python's overhead, and a short wait if
@@ -96,15 +85,15 @@ def _converter(engine: Engine, stored: str, primitives: _PrimitivesByThread) -> 
     return convert
 
 
-def unscale(engine: Engine, work: Unscale) -> Choice:
+def unscale(engine: Engine, work: w.Unscale) -> Choice:
     """Return NumPy's Unscale with converted blocks. Raises Unimplemented unless g and gx have the same 16-bit dtype."""
     stored = work.operands[0].dtype
-    if stored not in ITEM_BYTES or ITEM_BYTES[stored] != 2 or stored != work.operands[1].dtype:
+    if stored not in w.ITEM_BYTES or w.ITEM_BYTES[stored] != 2 or stored != work.operands[1].dtype:
         raise Unimplemented(stored)
     return _with_conversions(engine, work, stored)
 
 
-def _with_conversions(engine: Engine, work: Unscale | PackGradients, stored: str) -> Choice:
+def _with_conversions(engine: Engine, work: w.Unscale | w.PackGradients, stored: str) -> Choice:
     """Return NumPy's implementation, in which `_converter` converts between `stored` and float32."""
     convert = _converter(engine, stored, _PrimitivesByThread(engine))
     return Choice(functools.partial(make_launch, work, convert=convert), f"conversion of {stored}")
@@ -117,7 +106,7 @@ def cast(engine: Engine, source: Array, out: Array) -> None:
     code = CODES[source.dtype.name] or -CODES[out.dtype.name]
     launch = _conversion(engine, library.address(source), library.address(out), code, source.size)
     if launch is None:
-        compute((ToSingle if out.dtype == np.float32 else ToHalf)(source.size), source, out)
+        compute((w.ToSingle if out.dtype == np.float32 else w.ToHalf)(source.size), source, out)
     else:
         launch()
 
@@ -139,7 +128,7 @@ def _conversion(engine: Engine, source: int, out: int, code: int, size: int) -> 
     return engine.team.bind([chunks])
 
 
-def batched(engine: Engine, work: BatchedUpdate) -> Choice:
+def batched(engine: Engine, work: w.BatchedUpdate) -> Choice:
     """Return the batched update by update.c, or by oneDNN's primitives without a C compiler."""
     functions = _compiled()
     if functions is None:
@@ -165,15 +154,15 @@ def _declared(functions: ctypes.CDLL) -> ctypes.CDLL:
     return functions
 
 
-def _by_c(functions: ctypes.CDLL, work: BatchedUpdate) -> Callable[..., None]:
+def _by_c(functions: ctypes.CDLL, work: w.BatchedUpdate) -> Callable[..., None]:
     """Return a function that makes the batched update by update.c; it takes the operation's arrays."""
     parameters, function = work.parameters, functions.batched_update
     gradients = (ctypes.c_int * 2)(*(CODES[parameters.gradient_dtype(half)] for half in (False, True)))
 
     def run(table: Array, chunks: Array, master: Array, velocity: Array, state: Array) -> None:
-        if work.dynamic and state[OVERFLOWS] > 0:
+        if work.dynamic and state[w.OVERFLOWS] > 0:
             return
-        factors = work.momentum, -work.learning_rate / float(state[SCALE]), -work.learning_rate * work.weight_decay
+        factors = work.momentum, -work.learning_rate / float(state[w.SCALE]), -work.learning_rate * work.weight_decay
         rest = library.address(master), library.address(velocity), *factors, gradients, CODES[parameters.half]
         addresses, rows = library.address(table), library.address(chunks)
         overflows: list[int] = []
@@ -184,7 +173,7 @@ def _by_c(functions: ctypes.CDLL, work: BatchedUpdate) -> Callable[..., None]:
 
         threads.run(update, threads.spans(parameters.n_chunks, _ROWS))
         if not work.dynamic:
-            state[OVERFLOWS] += sum(overflows)
+            state[w.OVERFLOWS] += sum(overflows)
 
     return run
 
@@ -196,9 +185,9 @@ def _matches_numpy(functions: ctypes.CDLL) -> bool:
     gradients that are not finite."""
     rng = np.random.default_rng(0)
     _declared(functions)
-    for half_dtype, weight_decay in zip(HALVES, (1e-4, 0.0), strict=True):
-        parameters = Parameters((1500, 5, 700, 0, 1), (True, False, False, True, True), half_dtype)
-        work = BatchedUpdate(parameters, 0.1, 0.9, weight_decay, dynamic=False)
+    for half_dtype, weight_decay in zip(w.HALVES, (1e-4, 0.0), strict=True):
+        parameters = w.Parameters((1500, 5, 700, 0, 1), (True, False, False, True, True), half_dtype)
+        work = w.BatchedUpdate(parameters, 0.1, 0.9, weight_decay, dynamic=False)
         gradients = [
             (rng.standard_normal(size) * 10.0 ** rng.integers(-9, 3, size)).astype(parameters.gradient_dtype(is_half))
             for size, is_half in zip(parameters.sizes, parameters.halves, strict=True)
@@ -246,7 +235,7 @@ def _conversions_match_numpy(functions: ctypes.CDLL, stored: np.dtype[Any]) -> b
     return agree(halves, singles, code) and agree(np.concatenate(between), np.empty(6 * halves.size, stored), -code)
 
 
-def _by_primitives(engine: Engine, work: BatchedUpdate) -> Choice:
+def _by_primitives(engine: Engine, work: w.BatchedUpdate) -> Choice:
     """Return the batched update by oneDNN's primitives, block by block."""
     primitives = _PrimitivesByThread(engine)
     factors = np.array([0, -work.learning_rate * work.weight_decay], np.float32)  # for gradients and for weights
@@ -262,12 +251,12 @@ def _by_primitives(engine: Engine, work: BatchedUpdate) -> Choice:
     momentum = functools.partial(addition, attributes=scaled, scales=(library.SRC, library.SRC_1))
     convert = _converter(engine, work.parameters.half, primitives)
 
-    def step(g: Array, v: Array, w: Array) -> None:
-        primitives("momentum", v.size, momentum)(g, w, factors, factors[1:], v)
-        primitives("addition", v.size, addition)(w, v, w)
+    def step(g: Array, v: Array, weights: Array) -> None:
+        primitives("momentum", v.size, momentum)(g, weights, factors, factors[1:], v)
+        primitives("addition", v.size, addition)(weights, v, weights)
 
     def run(a: Operands) -> None:
-        factors[0] = -work.learning_rate / a.raw("state")[SCALE]
+        factors[0] = -work.learning_rate / a.raw("state")[w.SCALE]
         update_by(step, work, a)
 
     def bind(*arrays: Array) -> Callable[[], None]:
@@ -276,7 +265,7 @@ def _by_primitives(engine: Engine, work: BatchedUpdate) -> Choice:
     return Choice(bind, momentum(1).name)
 
 
-def pack(engine: Engine, work: PackGradients) -> Choice:
+def pack(engine: Engine, work: w.PackGradients) -> Choice:
     """Return NumPy's PackGradients with converted blocks.
 
     Raises Unimplemented if there is nothing to convert, or if `flat` has another 16-bit dtype than the gradients."""

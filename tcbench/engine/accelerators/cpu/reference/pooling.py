@@ -5,20 +5,13 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from tcbench.engine import work as w
 from tcbench.engine.accelerators.cpu.reference.maps import pixel_axes, planes, taps
 from tcbench.engine.accelerators.cpu.reference.operands import Operands, computes, where_set
-from tcbench.engine.work import (
-    GlobalAverageBackward,
-    GlobalAverageForward,
-    MaxPoolBackward,
-    MaxPoolForward,
-    TiledAverageBackward,
-    TiledAverageForward,
-)
 
 
-@computes(MaxPoolForward, cut="x y place")
-def max_pool(work: MaxPoolForward, a: Operands) -> None:
+@computes(w.MaxPoolForward, cut="x y place")
+def max_pool(work: w.MaxPoolForward, a: Operands) -> None:
     """Compute the maximum of each window, with NaN as the largest value, and the first place that holds it."""
     pool, x, y = work.pool, a.x, a.result("y")
     y[...] = -np.inf
@@ -35,8 +28,8 @@ def max_pool(work: MaxPoolForward, a: Operands) -> None:
     a.write(y=y)
 
 
-@computes(MaxPoolBackward, cut="gy place gx")
-def max_pool_backward(work: MaxPoolBackward, a: Operands) -> None:
+@computes(w.MaxPoolBackward, cut="gy place gx")
+def max_pool_backward(work: w.MaxPoolBackward, a: Operands) -> None:
     """Compute gx: each pixel gets the sum of gy over the windows whose maximum it is."""
     gy, place = (planes(work.pool.layout, array) for array in (a.gy, a.raw("place")))
     gx = np.zeros(a.raw("gx").shape, gy.dtype)
@@ -46,28 +39,28 @@ def max_pool_backward(work: MaxPoolBackward, a: Operands) -> None:
     a.write(gx=gx)
 
 
-@computes(GlobalAverageForward, cut="x y")
-def global_average(work: GlobalAverageForward, a: Operands) -> None:
+@computes(w.GlobalAverageForward, cut="x y")
+def global_average(work: w.GlobalAverageForward, a: Operands) -> None:
     """Compute y = the mean over all pixels."""
     a.write(y=a.x.mean(pixel_axes(work.layout)))
 
 
-@computes(GlobalAverageBackward, cut="gy gx")
-def global_average_backward(work: GlobalAverageBackward, a: Operands) -> None:
+@computes(w.GlobalAverageBackward, cut="gy gx")
+def global_average_backward(work: w.GlobalAverageBackward, a: Operands) -> None:
     """Compute gx = gy / (H * W) at every pixel."""
     share = a.gy / (work.h * work.w)
     a.write(gx=np.expand_dims(share, pixel_axes(work.layout)))
 
 
-def _windows(work: TiledAverageForward | TiledAverageBackward) -> Iterator[tuple[int, int, slice, slice]]:
+def _windows(work: w.TiledAverageForward | w.TiledAverageBackward) -> Iterator[tuple[int, int, slice, slice]]:
     """Yield each output's row and column, with its window's rows and columns."""
     spans = [(i, slice(i * work.stride, i * work.stride + work.ksize)) for i in range(work.out)]
     for (p, rows), (q, columns) in itertools.product(spans, spans):
         yield p, q, rows, columns
 
 
-@computes(TiledAverageForward, cut="x y")
-def tiled_average(work: TiledAverageForward, a: Operands) -> None:
+@computes(w.TiledAverageForward, cut="x y")
+def tiled_average(work: w.TiledAverageForward, a: Operands) -> None:
     """Compute y = the mean over each window."""
     x, y = a.x, np.empty(a.raw("y").shape, a.x.dtype)
     for p, q, rows, columns in _windows(work):
@@ -75,8 +68,8 @@ def tiled_average(work: TiledAverageForward, a: Operands) -> None:
     a.write(y=y)
 
 
-@computes(TiledAverageBackward, cut="gy gx")
-def tiled_average_backward(work: TiledAverageBackward, a: Operands) -> None:
+@computes(w.TiledAverageBackward, cut="gy gx")
+def tiled_average_backward(work: w.TiledAverageBackward, a: Operands) -> None:
     """Compute gx: each pixel gets the sum of gy / ksize ** 2 over the windows that contain it."""
     shares = planes(work.layout, a.gy / work.ksize**2)
     gx = np.zeros(a.raw("gx").shape, shares.dtype)
