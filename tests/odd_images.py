@@ -64,7 +64,7 @@ def _interlaced_rows() -> bytes:
 
 
 @functools.cache
-def taken() -> dict[str, bytes]:
+def accepted() -> dict[str, bytes]:
     """ImageNet has the first five: what a PNG named .JPEG holds is one of its known oddities."""
     jpeg = encoded(PHOTO)
     exif = Image.Exif()

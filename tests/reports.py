@@ -50,7 +50,7 @@ def ladders(trials: int = 3, sizes: Sequence[int] = (4, 8), factor: float = 1.0,
     ]
 
 
-def whole() -> ReportInput:
+def full() -> ReportInput:
     """Everything a page can have: two ladders, failures, claims, timelines and a comparison."""
     bad = [
         factories.make_record("fp32+opencv", 4, status="skipped"),

@@ -25,7 +25,7 @@ KERNELS = (
 )
 
 
-def made(
+def make_timeline(
     *spans: Span, phases: Sequence[str] = ("io", "forward"), batch_size: int = 64, label: str = "fp16, batch size 64"
 ) -> Timeline:
     """A timeline of just these spans."""
@@ -148,7 +148,7 @@ def busy_timeline(steps: int = 1) -> Timeline:
         )
         for n, t in enumerate(0.1 * i for i in range(steps))
     )
-    return made(*spans, phases=("io", "forward", "backward"))
+    return make_timeline(*spans, phases=("io", "forward", "backward"))
 
 
 def record_in(trace: Path) -> Record:

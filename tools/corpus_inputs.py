@@ -205,7 +205,7 @@ def ladders(folder: Path) -> list[str]:
     import numerics_documents
     import reports
 
-    results = reports.whole()
+    results = reports.full()
     keep(folder / "run" / "run.jsonl", results.records)
     keep(
         folder / "before.jsonl", [*reports.ladders(5, factor=1.005, run_id="before"), factories.make_record("tf32", 4)]

@@ -8,7 +8,7 @@ import pytest
 from factories import make_cell, make_measurement, make_measurement_of_ranks, make_rank_part, make_record, remeasured
 from hypothesis import given
 from hypothesis import strategies as st
-from timelines import api, busy_timeline, kernel, made, phase, step, talk, work
+from timelines import api, busy_timeline, kernel, make_timeline, phase, step, talk, work
 
 from tcbench.analysis.bottleneck import VERDICTS, StageNeeds, explain_records, explain_timeline
 from tcbench.analysis.summary import summarise as cells
@@ -68,13 +68,15 @@ def test_the_kernels_that_cost_most_come_first_with_their_share() -> None:
 def test_kernels_at_the_same_time_count_once_and_copies_with_their_bytes() -> None:
     spans = [kernel(0.1, 0.5), kernel(0.2, 0.4, row=1), kernel(0.3, 0.6, row=2)]
     spans += [Span(0.7, 0.8, "gpu", "copy", "HtoD", 0, "io", 0, 600), Span(0.8, 0.9, "gpu", "memset", "memset", 0)]
-    device = explain_timeline(made(step(0, 0.5), step(0.5, 1, 1), phase("forward", 0, 1), *spans)).device
+    device = explain_timeline(make_timeline(step(0, 0.5), step(0.5, 1, 1), phase("forward", 0, 1), *spans)).device
     assert (device.busy_s, device.kernels_per_step) == (close(0.7), 1.5)
     assert (device.copies_per_step, device.copied_bytes) == (1, 300)
 
 
 def test_a_gpu_that_lags_behind_the_host_is_followed_to_its_end() -> None:
-    bottleneck = explain_timeline(made(step(0, 0.2), phase("forward", 0, 0.2), kernel(0.1, 0.15), kernel(0.15, 1.0)))
+    bottleneck = explain_timeline(
+        make_timeline(step(0, 0.2), phase("forward", 0, 0.2), kernel(0.1, 0.15), kernel(0.15, 1.0))
+    )
     assert bottleneck.step_s == close(1.0)
     assert bottleneck.device.busy_share == close(0.9)
     assert bottleneck.verdict == "gpu-bound"
@@ -83,14 +85,14 @@ def test_a_gpu_that_lags_behind_the_host_is_followed_to_its_end() -> None:
 
 def test_work_of_other_steps_does_not_count() -> None:
     before, after = kernel(-0.5, -0.2), Span(2.0, 3.0, "gpu", "kernel", "k", 7, "forward")
-    bottleneck = explain_timeline(made(step(0, 1), phase("forward", 0, 1), before, kernel(0.2, 0.4), after))
+    bottleneck = explain_timeline(make_timeline(step(0, 1), phase("forward", 0, 1), before, kernel(0.2, 0.4), after))
     assert bottleneck.device.span_s == close(1)
     assert bottleneck.device.busy_s == close(0.2)
 
 
 def test_waiting_for_the_gpu_is_not_what_the_host_needs() -> None:
     bottleneck = explain_timeline(
-        made(
+        make_timeline(
             step(0, 1),
             phase("forward", 0, 1),
             api("cudaLaunchKernel", 0.0, 0.00001),
@@ -110,10 +112,12 @@ def test_waiting_for_the_gpu_is_not_what_the_host_needs() -> None:
 def test_launches_into_a_full_queue_wait_for_a_kernel_each_and_a_long_one_on_an_idle_gpu_for_none() -> None:
     waiting = [api("cudaLaunchKernel", begin, begin + 200e-6) for begin in (0.1 + 0.001 * i for i in range(100))]
     at_once = [api("cudaLaunchKernel", begin, begin + 20e-6) for begin in (0.3 + 0.001 * i for i in range(100))]
-    bottleneck = explain_timeline(made(step(0, 1), phase("forward", 0, 1), *waiting, *at_once, kernel(0.05, 1)))
+    bottleneck = explain_timeline(
+        make_timeline(step(0, 1), phase("forward", 0, 1), *waiting, *at_once, kernel(0.05, 1))
+    )
     assert bottleneck.waits_for_gpu_s == close(0.02)
     bottleneck = explain_timeline(
-        made(step(0, 1), phase("forward", 0, 1), api("cudaLaunchKernel", 0, 0.5), kernel(0.5, 0.6))
+        make_timeline(step(0, 1), phase("forward", 0, 1), api("cudaLaunchKernel", 0, 0.5), kernel(0.5, 0.6))
     )
     assert bottleneck.needs.host_s == close(1)
 
@@ -121,7 +125,7 @@ def test_launches_into_a_full_queue_wait_for_a_kernel_each_and_a_long_one_on_an_
 def test_input_in_its_own_thread_overlaps_and_leaves_the_host_waiting() -> None:
     threads = work(0.0, 0.5), work(0.4, 0.9, row=1)
     bottleneck = explain_timeline(
-        made(step(0, 1), phase("io", 0, 0.6), phase("forward", 0.6, 1), *threads, kernel(0.7, 0.9))
+        make_timeline(step(0, 1), phase("io", 0, 0.6), phase("forward", 0.6, 1), *threads, kernel(0.7, 0.9))
     )
     assert bottleneck.needs == StageNeeds(close(0.9), close(0.4), close(0.2), True)  # type: ignore[arg-type]
     assert bottleneck.io_overlap == close(0.3 / 0.9)
@@ -139,11 +143,13 @@ def test_input_in_its_own_thread_overlaps_and_leaves_the_host_waiting() -> None:
     ],
 )
 def test_on_a_cpu_input_and_computing_are_compared(io_s: float, verdict: str, says: str) -> None:
-    bottleneck = explain_timeline(made(step(0, 1), phase("io", 0, io_s), phase("forward", io_s, 1)))
+    bottleneck = explain_timeline(make_timeline(step(0, 1), phase("io", 0, io_s), phase("forward", io_s, 1)))
     assert (bottleneck.verdict, limit_sentence(bottleneck)) == (verdict, says)
     assert bottleneck.device is None
     assert bottleneck.io_overlap == 0
-    bottleneck = explain_timeline(made(step(0, 1), phase("io", 0, 0.01), phase("forward", 0.01, 1), work(0.2, 0.7)))
+    bottleneck = explain_timeline(
+        make_timeline(step(0, 1), phase("io", 0, 0.01), phase("forward", 0.01, 1), work(0.2, 0.7))
+    )
     assert limit_sentence(bottleneck) == "compute-bound: the CPU computes 990 ms per step, input needs 500 ms beside it"
     assert bottleneck.io_overlap == close(1)
 
@@ -158,7 +164,7 @@ def test_the_talks_timelines_read_as_the_talk_reads_them() -> None:
 
 def test_a_timeline_without_steps_is_one_clear_line() -> None:
     with pytest.raises(SelectionError, match="no steps in this timeline; expected ranges that"):
-        explain_timeline(made(kernel(0, 1)))
+        explain_timeline(make_timeline(kernel(0, 1)))
 
 
 # -- any timeline --------------------------------------------------------------------------------------------------
@@ -169,13 +175,13 @@ times = st.floats(0, 10, allow_nan=False)
 def spans(lane: str, kinds: list[str], names: list[str], **size: int) -> st.SearchStrategy[list[Span]]:
     """Spans of a lane anywhere; a phase is its own cause, and a step takes some time."""
 
-    def made(begin: float, took: float, kind: str, name: str, number: int | None, cause: str | None) -> Span:
+    def make_span(begin: float, took: float, kind: str, name: str, number: int | None, cause: str | None) -> Span:
         cause = name if kind == "phase" else cause
         return Span(begin, begin + took, lane, kind, name, number, cause)  # type: ignore[arg-type]
 
     took = st.floats(1e-6 if "step" in kinds else 0, 3)
     number, cause = st.none() | st.integers(0, 3), st.sampled_from(["forward", "backward", None])
-    one = st.builds(made, times, took, st.sampled_from(kinds), st.sampled_from(names), number, cause)
+    one = st.builds(make_span, times, took, st.sampled_from(kinds), st.sampled_from(names), number, cause)
     return st.lists(one, max_size=8, **size)
 
 
@@ -361,9 +367,9 @@ def test_on_a_gpu_nccls_kernels_are_the_network_and_no_work_of_the_gpu() -> None
 def test_in_a_timeline_the_exchange_is_the_longer_of_what_host_and_gpu_do_for_it() -> None:
     forward, allreduce = phase("forward", 0, 0.1), phase("allreduce", 0.1, 0.5)
     launched, nccl = phase("allreduce", 0.1, 0.11), kernel(0.1, 0.5, "allreduce")
-    over_nccl = explain_timeline(made(step(0, 0.5), forward, launched, kernel(0.0, 0.1), nccl))
-    over_mpi = explain_timeline(made(step(0, 0.5), forward, allreduce, kernel(0.0, 0.1)))
-    alone = explain_timeline(made(step(0, 0.5), forward, allreduce))
+    over_nccl = explain_timeline(make_timeline(step(0, 0.5), forward, launched, kernel(0.0, 0.1), nccl))
+    over_mpi = explain_timeline(make_timeline(step(0, 0.5), forward, allreduce, kernel(0.0, 0.1)))
+    alone = explain_timeline(make_timeline(step(0, 0.5), forward, allreduce))
     for bottleneck, host_s in ((over_nccl, 0.11), (over_mpi, 0.1), (alone, 0.1)):
         assert bottleneck.verdict == "network-bound"
         assert bottleneck.needs.network_s == close(0.4)

@@ -258,7 +258,9 @@ def test_without_a_gpu_nothing_can_be_bound_by_one() -> None:
 def kernels(label: str, n: int) -> bottleneck.Bottleneck:
     spans = [timelines.kernel(i / (2 * n), (i + 0.5) / (2 * n)) for i in range(n)]
     return bottleneck.explain_timeline(
-        timelines.made(timelines.step(0, 1), timelines.phase("forward", 0, 1), *spans, label=label, batch_size=4)
+        timelines.make_timeline(
+            timelines.step(0, 1), timelines.phase("forward", 0, 1), *spans, label=label, batch_size=4
+        )
     )
 
 

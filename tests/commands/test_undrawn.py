@@ -5,7 +5,7 @@ from comparisons import reported
 from factories import make_cell, make_record
 from histories import over_commits
 from show.charts.charts import run
-from timelines import busy_timeline, kernel, made
+from timelines import busy_timeline, kernel, make_timeline
 
 from tcbench.analysis.summary import summarise
 from tcbench.commands.compare.chart import comparison_chart
@@ -44,7 +44,7 @@ UNDRAWN = [
         "batch size 4, 2 ranks: out of memory",
     ),
     (lambda: timeline_chart([]), "no timeline to draw"),
-    (lambda: timeline_chart([made(kernel(0, 1))]), "no steps in this timeline"),
+    (lambda: timeline_chart([make_timeline(kernel(0, 1))]), "no steps in this timeline"),
     (lambda: timeline_chart([busy_timeline()], step=7), "--step 7: fp16, batch size 64 has 0 to 0"),
     (lambda: timeline_chart([busy_timeline()], zoom=(5, 5)), "zoom 5:5: expected begin and end in ms"),
     (lambda: timeline_chart([busy_timeline()], zoom=(float("nan"), 5)), "expected begin and end in ms"),

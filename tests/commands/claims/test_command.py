@@ -86,7 +86,7 @@ def test_timelines_beside_the_records_tell_kernels_per_step(tmp_path: Path) -> N
     few, many = "fp16+dali+batched+nhwc+fused", "fp16+dali+batched"
     for config, n in ((few, 3), (many, 5)):
         spans = [timelines.kernel(i / 10, (i + 0.5) / 10) for i in range(n)]
-        seen = timelines.made(timelines.step(0, 1), *spans, label=f"{config}, batch size 64", batch_size=64)
+        seen = timelines.make_timeline(timelines.step(0, 1), *spans, label=f"{config}, batch size 64", batch_size=64)
         perfetto.write([seen], tmp_path / f"{config}.json.gz")
     asked = ("--scenario", "naruse2018", f"{few}.json.gz", f"{many}.json.gz")
     [card] = outcomes(tmp_path, str(CPU), *asked)

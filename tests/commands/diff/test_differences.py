@@ -4,7 +4,7 @@ import math
 
 import factories
 import pytest
-from timelines import made, phase, step
+from timelines import make_timeline, phase, step
 
 from tcbench.commands.diff.differences import diff_records, diff_timelines
 from tcbench.core.errors import NotComparableError
@@ -81,7 +81,7 @@ def layered(times: dict[str, float], *, on_gpu: bool):
         if on_gpu:
             spans.append(Span(begin_s, begin_s + took, "gpu", "kernel", "conv", 0, "forward", layer=name))
         begin_s += took
-    return made(*spans)
+    return make_timeline(*spans)
 
 
 @pytest.mark.parametrize("on_gpu", [False, True])

@@ -140,7 +140,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["whole", "single", "failed", "hostile"])
+@pytest.mark.parametrize("name", ["full", "single", "failed", "hostile"])
 def test_a_page_asks_for_nothing_but_itself_and_complains_of_nothing(page: Page, name: str) -> None:
     page.open(name)
     asked = [one["request"]["url"] for one in page.messages("Network.requestWillBeSent")]  # of network or disk
@@ -166,7 +166,7 @@ def test_the_policy_would_stop_what_somebody_smuggled_in(page: Page) -> None:
 
 
 def test_the_table_sorts_numbers_as_numbers_both_ways(page: Page) -> None:
-    page.open("whole")
+    page.open("full")
     given = page.column(page.heads().index("images/s"))
     rates = [float(text) for text in given if text]
     up = page.sort("images/s")
@@ -181,7 +181,7 @@ def test_the_table_sorts_numbers_as_numbers_both_ways(page: Page) -> None:
 
 
 def test_the_table_filters_by_text_config_batch_size_and_status(page: Page) -> None:
-    page.open("whole")
+    page.open("full")
     say = "return document.querySelector('#trials output').value"
     assert page.js(say) == "105 of 105 trials"
     page.fill("batch", "8")
@@ -218,7 +218,7 @@ def contrast(one: str, other: str) -> float:
 
 @pytest.mark.parametrize("dark", [False, True])
 def test_text_stands_out_in_both_schemes(page: Page, dark: bool) -> None:
-    page.open("whole", dark=dark)
+    page.open("full", dark=dark)
     page.unfold()
     pairs = page.js(PAIRS, list(TEXTS))
     assert {selector for selector, _, _ in pairs} == set(TEXTS)
@@ -229,7 +229,7 @@ def test_text_stands_out_in_both_schemes(page: Page, dark: bool) -> None:
 
 @pytest.mark.parametrize("dark", [False, True])
 def test_words_in_a_timeline_stand_out_from_their_blocks(page: Page, dark: bool) -> None:
-    page.open("whole", dark=dark)
+    page.open("full", dark=dark)
     pairs = page.js(
         """
         const canvas = document.createElement("canvas").getContext("2d", {willReadFrequently: true});
@@ -273,7 +273,7 @@ def test_the_switch_changes_the_scheme_and_remembers(page: Page) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["whole", "many_configs", "hostile", "failed"])
+@pytest.mark.parametrize("name", ["full", "many_configs", "hostile", "failed"])
 @pytest.mark.parametrize("width", [320, 375, 1440])
 def test_no_width_makes_the_page_scroll_sideways(page: Page, name: str, width: int) -> None:
     page.open(name, width=width)
@@ -294,7 +294,7 @@ def test_the_first_screen_shows_the_summary_whole(page: Page) -> None:
     [(420, ("images/s", "factor", "images/s", "status")), (1280, ("vs fp32", "after", "next", "images/s"))],
 )
 def test_what_matters_in_a_table_is_seen_without_scrolling(page: Page, width: int, last: tuple[str, ...]) -> None:
-    page.open("whole", width=width)
+    page.open("full", width=width)
     page.unfold()
     for section, name in zip(("throughput", "rungs", "bottlenecks", "trials"), last, strict=True):
         [box] = page.each(f"#{section} .scroll", "one.getBoundingClientRect().right")
@@ -307,7 +307,7 @@ def test_what_matters_in_a_table_is_seen_without_scrolling(page: Page, width: in
 
 
 def test_words_of_a_chart_stay_on_the_page_and_off_each_other(page: Page) -> None:
-    page.open("whole")
+    page.open("full")
     out = page.js(
         "return [...document.querySelectorAll('.chart text')].filter((text) => { const box = "
         "text.getBoundingClientRect(); return box.left < -1 || box.right > innerWidth + 1; })"
@@ -324,7 +324,7 @@ def test_words_of_a_chart_stay_on_the_page_and_off_each_other(page: Page) -> Non
 
 
 def test_a_table_of_many_claims_is_whole_and_one_of_all_trials_has_a_box(page: Page) -> None:
-    page.open("whole")
+    page.open("full")
     heights = page.js(
         "const rows = document.querySelector('#claims tbody');"
         "for (let n = 0; n < 20; n++) rows.append(rows.rows[0].cloneNode(true));"
@@ -335,7 +335,7 @@ def test_a_table_of_many_claims_is_whole_and_one_of_all_trials_has_a_box(page: P
 
 
 def test_on_a_narrow_page_a_chart_scrolls_in_its_box_fades_where_it_goes_on_and_stays_legible(page: Page) -> None:
-    page.open("whole", width=375)
+    page.open("full", width=375)
     lowest = "...[...one.querySelectorAll('text')].filter((text) => text.textContent)"
     lowest = f"Math.min({lowest}.map((text) => text.getBoundingClientRect().height))"
     charts = page.each(".chart", f"[one.clientWidth, one.scrollWidth, {lowest}]")
@@ -349,7 +349,7 @@ def test_on_a_narrow_page_a_chart_scrolls_in_its_box_fades_where_it_goes_on_and_
         ["more-right", "more-left"],
         ["more-left"],
     ]
-    page.open("whole", width=1280)
+    page.open("full", width=1280)
     assert page.js(f"return {SETTLED}.then(() => document.querySelectorAll('.chart.more-right').length)") == 0
 
 
@@ -357,7 +357,7 @@ def test_tab_reaches_the_sort_buttons_and_enter_sorts(page: Page) -> None:
     from selenium.webdriver.common.action_chains import ActionChains
     from selenium.webdriver.common.keys import Keys
 
-    page.open("whole")
+    page.open("full")
     page.js("document.activeElement.blur(); window.scrollTo(0, 0)")
 
     def press(key: str) -> dict:
@@ -402,7 +402,7 @@ def test_bars_tell_their_numbers_on_hover_and_on_focus(page: Page) -> None:
         )
         builder.perform()
 
-    page.open("whole")
+    page.open("full")
     tip = "const tip = document.getElementById('tip'); return tip.hidden ? null : tip.textContent"
     assert page.js(tip) is None
     bar = page.driver.find_element("css selector", "#bottlenecks .tooltip")
@@ -443,7 +443,7 @@ def test_hostile_names_are_text_and_nothing_of_them_runs(page: Page) -> None:
 
 
 def test_on_paper_the_page_is_light_and_without_what_only_a_screen_needs(page: Page) -> None:
-    page.open("whole", dark=True)
+    page.open("full", dark=True)
     try:
         page.scheme(True, media="print")
         assert page.ground() > 0.9

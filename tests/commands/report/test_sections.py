@@ -145,7 +145,7 @@ def test_a_cell_without_a_profiled_pass_says_so():
 def test_a_timeline_of_another_session_than_the_cells_beside_it_says_so(day, noted):
     cell = factories.make_cell("fp16", 64, device="cuda:0")
     environment = factories.make_environment(device_name=timelines.V100)
-    timeline = timelines.made(timelines.step(0, 1), timelines.phase("io", 0, 1), timelines.kernel(0, 1))
+    timeline = timelines.make_timeline(timelines.step(0, 1), timelines.phase("io", 0, 1), timelines.kernel(0, 1))
     run = factories.make_record(cell=cell, images_per_s=64.0, environment=environment)
     taken = dataclasses.replace(timeline, record=msgspec.structs.replace(run, started_at=f"{day}T09:00:00+00:00"))
     [figure] = blocks(reports.results([run], timelines=(taken,)), "timelines", Figure)
@@ -161,7 +161,7 @@ def compared(base, current, metrics=("throughput",)):
 
 def test_a_comparison_too_large_for_a_chart_has_its_table(monkeypatch):
     monkeypatch.setattr("tcbench.commands.compare.chart.MAX_ROWS", 3)
-    [data] = blocks(reports.whole(), "comparison", Data)
+    [data] = blocks(reports.full(), "comparison", Data)
     assert len(data.table.rows) == 25
     assert data.notes == ("25 cells do not fit in one chart (at most 3); compare fewer configs",)
 

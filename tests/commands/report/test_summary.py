@@ -102,6 +102,6 @@ def test_what_is_expected_of_the_next_rung_has_its_limits_and_its_factor():
 
 
 def test_what_failed_or_ran_partly_stands_with_its_reason():
-    lines = said(reports.whole())
+    lines = said(reports.full())
     assert "[failed] 1 cell: fp16 + dynamic_scale at batch size 4. ValueError: the loss is nan" in lines
     assert "[partly] fp16 + dali + batched, batch size 8: only 5 of 6 trials succeeded." in lines

@@ -82,7 +82,7 @@ def test_an_ablation_is_chosen_by_its_name_with_any_rungs_and_waits_for_a_gpu(tm
 
 def test_a_folder_with_an_image_that_not_every_feed_takes_is_refused_before_any_trial(tmp_path):
     (tmp_path / "data" / "a").mkdir(parents=True)
-    (tmp_path / "data" / "a" / "good.jpg").write_bytes(odd_images.taken()["plain"])
+    (tmp_path / "data" / "a" / "good.jpg").write_bytes(odd_images.accepted()["plain"])
     (tmp_path / "data" / "a" / "bad.jpg").write_bytes(odd_images.refused()["gif"][0])
     done = ended(tmp_path, "run", "cpu", "--device", "cpu", "--bs", "4", "--data", "data", code=2)
     assert "a/bad.jpg is a GIF, expected a JPEG or PNG of 8 bits a channel" in done.err
@@ -94,7 +94,7 @@ def test_a_folder_with_an_image_that_not_every_feed_takes_is_refused_before_any_
 def test_the_users_images_are_checked_in_silence_where_that_is_asked(tmp_path, monkeypatch, quiet, says):
     (tmp_path / "data" / "a").mkdir(parents=True)
     for name in ("b", "c"):
-        (tmp_path / "data" / "a" / f"{name}.jpg").write_bytes(odd_images.taken()["plain"])
+        (tmp_path / "data" / "a" / f"{name}.jpg").write_bytes(odd_images.accepted()["plain"])
     monkeypatch.setattr(progress, "_LINE_EVERY_S", 0.0)
     monkeypatch.setattr(dataset, "_FILES_PER_PROGRESS", 1)
     done = ended(tmp_path, "run", "cpu", "--device", "cpu", "--bs", "4", "--data", "data", "--dry-run", *quiet)

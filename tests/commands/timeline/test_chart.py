@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 from show.charts.charts import assert_tidy, extent, legend, words
-from timelines import FEW, HOST, api, busy_timeline, kernel, made, phase, step, talk, training, work
+from timelines import FEW, HOST, api, busy_timeline, kernel, make_timeline, phase, step, talk, training, work
 
 from tcbench.commands.timeline.chart import close_up, short_name, timeline_chart
 from tcbench.core.timeline import Span
@@ -67,24 +67,28 @@ def test_the_close_up_is_of_the_layers_or_kernels_in_a_row_that_take_longest_and
     layers[200:212] = [(0.7 + i * 0.02, 0.719 + i * 0.02, f"slow{i}") for i in range(12)]
     spans = [Span(begin, end, "host", "layer", name, 1, "forward") for begin, end, name in layers[:212]]
     steps = [step(i * 0.5, i * 0.5 + 0.5, i) for i in range(5)]
-    timeline = made(*steps, phase("forward", 0.5, 0.94, 1), *spans)
+    timeline = make_timeline(*steps, phase("forward", 0.5, 0.94, 1), *spans)
     assert close_up(timeline) == (200, 439)
     shown = {text.get_text() for text in blocks(timeline_chart([timeline], zoom=close_up(timeline)))}
     assert {f"slow{i}" for i in range(12)} <= shown
     kernels = [kernel(0.6 + i * 0.01, 0.605 + i * 0.01) for i in range(3)]
     assert close_up(replace(timeline, spans=(*timeline.spans, *(replace(k, step=1) for k in kernels)))) == (100, 125)
-    assert close_up(made(*steps, phase("forward", 0, 1))) is None
+    assert close_up(make_timeline(*steps, phase("forward", 0, 1))) is None
 
 
 def test_without_a_gpu_there_is_no_row_for_one() -> None:
-    shown = words(timeline_chart([made(step(0, 1), phase("io", 0, 0.2), phase("forward", 0.2, 1), work(0.3, 0.6))]))
+    shown = words(
+        timeline_chart([make_timeline(step(0, 1), phase("io", 0, 0.2), phase("forward", 0.2, 1), work(0.3, 0.6))])
+    )
     assert {"IO", "CPU", "64.0 images/s"} <= set(shown)
     assert "GPU" not in shown
 
 
 def test_the_legend_names_what_is_there_and_nothing_else() -> None:
     assert legend(timeline_chart([busy_timeline()])) == ["IO: input", "FWD: forward", "BWD: backward"]
-    waiting = made(step(0, 1), phase("update", 0, 1), api("cudaStreamSynchronize", 0.5, 1), kernel(0, 0.9, "update"))
+    waiting = make_timeline(
+        step(0, 1), phase("update", 0, 1), api("cudaStreamSynchronize", 0.5, 1), kernel(0, 0.9, "update")
+    )
     assert legend(timeline_chart([waiting])) == ["UPD: update", "waiting for the GPU"]
 
 

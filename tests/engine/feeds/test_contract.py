@@ -165,11 +165,11 @@ def test_images_smaller_than_the_crop_are_enlarged(make_feed: MakeFeed, folder: 
 
 @every_feed
 def test_what_the_rule_takes_comes_out_of_every_feed_as_pillow_reads_it(make_feed: MakeFeed, folder: Path) -> None:
-    for name, data in odd_images.taken().items():
+    for name, data in odd_images.accepted().items():
         (folder / f"{name}.JPEG").write_bytes(data)
     odd = scan(folder.parent)
     names = [path.stem for path, _ in odd.files]
-    assert len(names) == len(odd_images.taken())
+    assert len(names) == len(odd_images.accepted())
     spec = _spec(odd, batch_size=len(names), augment=False)
     pixels = make_feed(spec).next()[0] * STD[:, None, None]
     expected = PillowFeed(spec).next()[0] * STD[:, None, None]

@@ -55,7 +55,7 @@ def _digest(root: Path) -> dict[str, str]:
 
 def test_scan_finds_classes_and_files_in_sorted_order(tmp_path: Path) -> None:
     for name in ("n02/b.JPEG", "n02/a.jpg", "n01/z.jpeg", "n01/notes.txt", "n01/.hidden.jpg", ".git/x.jpg", "top.jpg"):
-        _touch(tmp_path / name, odd_images.taken()["plain"])
+        _touch(tmp_path / name, odd_images.accepted()["plain"])
     (tmp_path / "n00_empty").mkdir()
     images = scan(tmp_path)
     assert images.classes == ("n01", "n02")
@@ -91,7 +91,7 @@ def test_scan_says_in_one_line_what_is_wrong_and_what_mends_it(tmp_path: Path, m
 @pytest.mark.parametrize("name", ["gif", "16-bit png", "300 megapixels", "cmyk of unknown sign", "empty"])
 def test_scan_names_the_file_that_not_every_feed_would_take(tmp_path: Path, name: str) -> None:
     data, reason = odd_images.refused()[name]
-    _touch(tmp_path / "a" / "good.jpg", odd_images.taken()["plain"])
+    _touch(tmp_path / "a" / "good.jpg", odd_images.accepted()["plain"])
     _touch(tmp_path / "b" / "bad.jpg", data)
     with pytest.raises(DataError) as caught:
         scan(tmp_path)
@@ -112,7 +112,7 @@ def test_scan_tells_how_far_it_is_when_there_is_much_to_look_into(
 ) -> None:
     monkeypatch.setattr(dataset, "_FILES_PER_PROGRESS", 2)
     for number in range(5):
-        _touch(tmp_path / "a" / f"{number}.jpg", odd_images.taken()["plain"])
+        _touch(tmp_path / "a" / f"{number}.jpg", odd_images.accepted()["plain"])
     seen: list[tuple[int, int]] = []
     scan(tmp_path, progress=lambda done, of: seen.append((done, of)))
     assert seen == [(2, 5), (4, 5)]
@@ -120,7 +120,7 @@ def test_scan_tells_how_far_it_is_when_there_is_much_to_look_into(
 
 def test_a_name_that_is_not_utf8_is_refused_for_all_feeds(tmp_path: Path) -> None:
     """DALI cannot be given it."""
-    _touch(Path(os.fsdecode(os.fsencode(tmp_path / "a") + b"/n\xff.jpg")), odd_images.taken()["plain"])
+    _touch(Path(os.fsdecode(os.fsencode(tmp_path / "a") + b"/n\xff.jpg")), odd_images.accepted()["plain"])
     says = printable(os.fsdecode(b"n\xff.jpg")) + " has a name that is not UTF-8: convert, rename"
     with pytest.raises(DataError, match=re.escape(says)):
         scan(tmp_path)
