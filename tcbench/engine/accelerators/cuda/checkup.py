@@ -4,7 +4,7 @@ import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from tcbench.core.finding import Finding, FindingState
+from tcbench.core.finding import Finding
 from tcbench.core.record import GpuSample, GpuState, throttle_reasons
 from tcbench.engine.accelerators.cuda import driver, nvml, packages
 from tcbench.engine.accelerators.cuda.driver import Gpu, Gpus
@@ -22,8 +22,7 @@ def examine(open_gpu: Callable[[int], NvmlGpu | None] = nvml.open_gpu) -> Iterat
     """Yield the findings about packages and GPUs. Never raises.
 
     Without a GPU and without CUDA packages there is a single finding: runs use the CPU."""
-    gpus, installed = driver.gpus(), packages.installed()
-    cupy = packages.cupy()
+    gpus, installed, cupy = driver.gpus(), packages.installed(), packages.cupy()
     if gpus.problem and cupy is None:
         yield Finding("note", "GPU", f"{gpus.problem}: runs use the CPU")
         return
@@ -42,21 +41,18 @@ def examine(open_gpu: Callable[[int], NvmlGpu | None] = nvml.open_gpu) -> Iterat
 def _packages(gpus: Gpus, installed: tuple[packages.Installed, ...]) -> Iterator[Finding]:
     extra = packages.extra_for(gpus)
     for part in packages.PARTS:
-        remedy = packages.remedy(part, extra)
+        remedy, trouble = packages.remedy(part, extra), packages.trouble(part)
         wheels = [package for package in installed if package.part is part]
-        if not wheels and part in (packages.CUDNN, packages.NVRTC, packages.RUNTIME) and packages.trouble(part) is None:
-            yield Finding("ok", part.name, "found outside Python's packages")
-        elif not wheels:
+        versions = ", ".join(map(str, wheels))
+        if trouble is None and (wheels or part in (packages.CUDNN, packages.NVRTC, packages.RUNTIME)):
+            yield Finding("ok", part.name, versions or "found outside Python's packages")
+        elif wheels:
+            detail = f"{versions} is installed but does not work: {trouble}"
+            reinstall = f"{remedy} --reinstall-package {wheels[0].distribution}"
+            yield Finding("unusable" if part.needed else "missing", part.name, detail, reinstall)
+        else:
             names = " or ".join(name for name, _ in part.distributions)
             yield Finding("missing", part.name, f"{names} is not installed; needed on a GPU for {part.why}", remedy)
-        else:
-            versions, trouble = ", ".join(map(str, wheels)), packages.trouble(part)
-            if trouble is None:
-                yield Finding("ok", part.name, versions)
-            else:
-                state: FindingState = "unusable" if part.needed else "missing"
-                detail = f"{versions} is installed but does not work: {trouble}"
-                yield Finding(state, part.name, detail, f"{remedy} --reinstall-package {wheels[0].distribution}")
     if (newer := packages.newer_cupti(gpus)) is not None:
         yield Finding("note", packages.CUPTI.name, *newer)
     for misfit in packages.misfits(installed, gpus):

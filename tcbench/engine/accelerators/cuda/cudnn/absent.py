@@ -46,12 +46,8 @@ def plan_all(
     named_gpu = replace(gpu.properties(), name=f"{gpu.device_name} {gpu.digest}")
     key_of = functools.partial(plans.cache_key, autotuned=False, present=False, built=build)
     keys = {name: key_of(work, named_gpu, workspace_limit) for name, work in distinct.items()}
-    answers: dict[str, Answer] = {}
-    for name in distinct:
-        entry = cache.get(keys[name])
-        answer = plans.from_entry(entry) if entry else None
-        if answer is not None:
-            answers[name] = answer
+    cached = {name: plans.from_entry(cache.get(key)) for name, key in keys.items()}
+    answers: dict[str, Answer] = {name: answer for name, answer in cached.items() if answer is not None}
     missing = [work for name, work in distinct.items() if name not in answers]
     if progress:
         progress(len(answers), len(distinct))

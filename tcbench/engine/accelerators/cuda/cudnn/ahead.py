@@ -36,7 +36,9 @@ def build(
     untuned = _untuned(gpu, works)
     most = plans.compiled_timed(budget_s)
     missing, n_compiled = missing_works(gpu, untuned, most)
-    line = _compiled_line(len(untuned), n_compiled) if n_compiled else _mismatch_line(gpu, untuned)
+    line = f"cuDNN: {n_compiled} plans for this run's {len(untuned)} pieces of work were compiled beforehand"
+    if not n_compiled:  # looked up before the plans compiled here exist
+        line = _mismatch_line(gpu, untuned)
     if missing:
         compile_for(_properties(index), gpu, missing, most, processes, progress, budget_s)
     return line
@@ -84,10 +86,6 @@ def compile_for(
     answers = spawn.spread(works, compile_work, min(processes, MOST_PROCESSES), plans.WITHOUT_GPU, limit_s)
     for done, _ in enumerate(answers, start=1):
         progress(activity, done, len(works))
-
-
-def _compiled_line(n_works: int, n_plans: int) -> str:
-    return f"cuDNN: {n_plans} plans for this run's {n_works} pieces of work were compiled beforehand"
 
 
 def _mismatch_line(gpu: GpuProperties, works: Sequence[tuple[Work, int]]) -> str:

@@ -121,16 +121,7 @@ def new_handle(stream: int, lib: Library | None = None) -> int:
 class PreparedCall:
     """A call with all arguments set but the addresses. `workspace_bytes`: the workspace that it needs."""
 
-    __slots__ = (
-        "_constants",
-        "_descriptors",
-        "_function",
-        "_lib",
-        "_n_operands",
-        "_name",
-        "_ordered",
-        "workspace_bytes",
-    )
+    __slots__ = ("_constants", "_descriptors", "_function", "_lib", "_n_operands", "_name", "_order", "workspace_bytes")
 
     def __init__(
         self, name: str, work: Work, constants: Mapping[str, Any], lib: Library, descriptors: "_Descriptors"
@@ -143,13 +134,13 @@ class PreparedCall:
         self._constants = tuple(map(constants.get, constant_names))  # None: an operand that this work lacks
         self._n_operands = len(operands)
         order = (*constant_names, "workspace", *operands)
-        self._ordered = operator.itemgetter(*map(order.index, arguments))
+        self._order = operator.itemgetter(*map(order.index, arguments))
 
     def __call__(self, addresses: Sequence[int], workspace: int = 0) -> None:
         """Run on device addresses in the order of the work's operands. Raises CallError."""
         if len(addresses) != self._n_operands:
             raise ValueError(f"{self._name}: expected {self._n_operands} addresses, got {len(addresses)}")
-        status = self._function(*self._ordered((*self._constants, workspace, *addresses)))
+        status = self._function(*self._order((*self._constants, workspace, *addresses)))
         if status != 0:
             raise self._lib.error(self._name, status)
 

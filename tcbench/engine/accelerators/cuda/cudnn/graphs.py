@@ -126,31 +126,24 @@ class _Tensors:
             "bool": cudnn.data_type.BOOLEAN,
         }
 
-    def input(self, name: str) -> Any:
+    def input(self, name: str, sizes: _Dims | None = None) -> Any:
         """Return the tensor of an operand that the graph reads."""
-        return self._input(name, dims(self.operands[name][1].shape, self.layout))
+        uid, operand = self.operands[name]
+        dim, stride = sizes or dims(operand.shape, self.layout)
+        return self.graph.tensor(name=name, dim=dim, stride=stride, data_type=self.types[operand.dtype], uid=uid)
 
     def matrix(self, name: str, transposed: bool) -> Any:
         """Return an operand that the graph reads as a matrix: a filter is (K, C), an image (channels, pixels)."""
-        return self._input(name, self._matrix_dims(self.operands[name][1], transposed))
+        return self.input(name, self._matrix_dims(self.operands[name][1], transposed))
 
-    def _input(self, name: str, sizes: _Dims) -> Any:
+    def output(self, name: str, tensor: Any, as_matrix: bool = False, in_place: bool = False) -> None:
+        """Write a computed tensor to an operand.
+
+        `in_place`: the graph also reads the operand. Such calls come last, in the order of `slots`."""
         uid, operand = self.operands[name]
-        dim, stride = sizes
-        return self.graph.tensor(name=name, dim=dim, stride=stride, data_type=self.types[operand.dtype], uid=uid)
-
-    def output(self, name: str, tensor: Any, as_matrix: bool = False) -> None:
-        """Write a computed tensor to an operand."""
-        uid, operand = self.operands[name]
-        self._output(tensor, uid, operand, self._matrix_dims(operand) if as_matrix else None)
-
-    def output_in_place(self, name: str, tensor: Any) -> None:
-        """Write a computed tensor to an operand that the graph also reads. Call it in the order of `slots`."""
-        self._output(tensor, self.next_uid, self.operands[name][1])
-        self.next_uid += 1
-
-    def _output(self, tensor: Any, uid: int, operand: w.Operand, sizes: _Dims | None = None) -> None:
-        dim, stride = sizes or dims(operand.shape, self.layout)
+        if in_place:
+            uid, self.next_uid = self.next_uid, self.next_uid + 1
+        dim, stride = self._matrix_dims(operand) if as_matrix else dims(operand.shape, self.layout)
         tensor.set_output(True).set_data_type(self.types[operand.dtype]).set_uid(uid).set_dim(dim).set_stride(stride)
 
     def scalar(self, value: float) -> Any:
@@ -238,8 +231,8 @@ def _batch_norm_forward(tensors: _Tensors, work: w.BatchNormForward) -> None:
     tensors.output("inv_std", inv_std)
     if norm.relu:
         tensors.output("mask", graph.cmp_gt(input=value, comparison=tensors.scalar(0.0), name="mask"))
-    tensors.output_in_place("running_mean", running_mean)
-    tensors.output_in_place("running_var", running_var)
+    tensors.output("running_mean", running_mean, in_place=True)
+    tensors.output("running_var", running_var, in_place=True)
 
 
 def _batch_norm_backward(tensors: _Tensors, work: w.BatchNormBackward) -> None:

@@ -342,8 +342,10 @@ def to_entry(answer: PlanFacts | NoPlan, data: bytes = b"") -> Entry:
     return Entry(content, data)
 
 
-def from_entry(entry: Entry) -> PlanFacts | NoPlan | None:
-    """Return the answer in a cache entry, with `from_cache` set; None if the entry has an unknown form."""
+def from_entry(entry: Entry | None) -> PlanFacts | NoPlan | None:
+    """Return the answer in a cache entry, with `from_cache` set; None if it is missing or has an unknown form."""
+    if entry is None:
+        return None
     content = dict(entry.content)
     try:
         if "no_plan" in content:
@@ -433,7 +435,7 @@ class Plans:
         if side := messages.side():
             key = {**key, "code": source_digest(cudnn)}
         entry = self.cache.get(key)
-        cached, data = (from_entry(entry), entry.data) if entry is not None else (None, b"")
+        cached, data = from_entry(entry), entry.data if entry is not None else b""
         if isinstance(cached, NoPlan):
             raise cached
         if cached is not None and cached.sides == (side,):  # the other side has other candidates
@@ -531,31 +533,17 @@ class Plans:
     def _search(
         self, work: Work, ahead: Mapping[str, BuiltPlan], cached: PlanFacts | None, started: float
     ) -> tuple[Search, PlanFacts]:
+        """Time a work's candidates and choose the fastest; without a workbench choose the heuristic's first.
+
+        Times in `cached` are reused. In a gate they are the other side's, and the lesser time of a plan counts."""
         search = Search(work, {"handle": self.handle}, self.properties.sm, self.workspace_bytes, ahead)
-        timed = cached.timed if cached else ()
-        if (side := messages.side()) and self.workbench is not None:
-            facts = self._choose(work, search, (), started, timed)
-            return search, dataclasses.replace(facts, sides=(*(cached.sides if cached else ()), side))
-        return search, self._choose(work, search, timed, started)
-
-    def _choose(
-        self,
-        work: Work,
-        search: Search,
-        earlier: Sequence[PlanTime],
-        started: float,
-        other_side: Sequence[PlanTime] = (),
-    ) -> PlanFacts:
-        """Time the candidates and return the fastest; without a workbench return the heuristic's first.
-
-        `earlier`: times to reuse. `other_side`: in a gate the other side's times; the lesser time of a plan counts."""
         if self.workbench is None:
-            return _facts(search, search.first())
-        candidates, left_out, cut = search.shortlist(
-            {time.plan: time for time in earlier},
-            lambda: self._has_time(started),
-            compiled_timed(self.tuning_budget_s),
-        )
+            return search, _facts(search, search.first())
+        earlier, side = cached.timed if cached else (), messages.side()
+        sides = (*(cached.sides if cached else ()), side) if side else ()
+        reused = {} if side else {time.plan: time for time in earlier}
+        budget = compiled_timed(self.tuning_budget_s)
+        candidates, left_out, cut = search.shortlist(reused, lambda: self._has_time(started), budget)
         if not candidates:
             raise search.none_fits()
         bench, handle = self.workbench, self.handle
@@ -567,7 +555,7 @@ class Plans:
                 raise
             # The step itself may still fit: timing needs a second copy of the operands.
             _LOG.warning("no memory left to time plans for %s: the heuristic's first is taken", work.label)
-            return _facts(search, candidates[0])
+            return search, _facts(search, candidates[0], sides=sides)
         pointers = (ctypes.c_int64 * len(graphs.slots(work)))(*(addresses[slot] for slot in graphs.slots(work)))
 
         def runner(candidate: PlanCandidate) -> Callable[[], None]:
@@ -581,13 +569,12 @@ class Plans:
         best, timed = autotune.fastest(
             [(c.plan, c.workspace_bytes, runner(c) if c.time_s is None else c.time_s) for c in candidates], bench
         )
-        if other_side:
-            timed = autotune.least_times(timed, other_side)
-            fastest = min(timed, key=lambda time: time.time_s).plan
-            best = next(place for place, candidate in enumerate(candidates) if candidate.plan == fastest)
-        tuning = {"timed": timed, "left_out": left_out, "budget_s": self.tuning_budget_s, "cut": cut}
-        ahead = sum(time.plan in search.built for time in timed)
-        return _facts(search, candidates[best], ahead=ahead, **tuning)
+        if side and earlier:
+            timed = autotune.least_times(timed, earlier)
+            best = [c.plan for c in candidates].index(min(timed, key=lambda time: time.time_s).plan)
+        tuning = {"timed": timed, "left_out": left_out, "budget_s": self.tuning_budget_s, "cut": cut, "sides": sides}
+        n_ahead = sum(time.plan in search.built for time in timed)
+        return search, _facts(search, candidates[best], ahead=n_ahead, **tuning)
 
     def _restore(self, work: Work, data: bytes) -> Any | None:
         try:
