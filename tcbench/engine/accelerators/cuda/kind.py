@@ -85,9 +85,7 @@ class Cuda(DeviceKind):
         return f"cupti-python is not installed: {packages.remedy(packages.CUPTI, packages.extra_for(driver.gpus()))}"
 
     def nsys_options(self, version: tuple[int, int]) -> tuple[str, ...]:
-        """Return options that record only between cuProfilerStart and cuProfilerStop and let the command go on after.
-
-        See `profiled`."""
+        """Return options to record only what runs within `profiled`, without ending the command afterwards."""
         options = ("--trace=cuda,nvtx", "--capture-range=cudaProfilerApi", "--capture-range-end=stop")
         in_graphs = ("--cuda-graph-trace=node",) if version >= (2021, 5) else ()  # older versions lack the option
         return options + in_graphs

@@ -55,7 +55,7 @@ class NvmlGpu:
         )
 
     def sample(self, time_s: float) -> GpuSample:
-        """Return the GPU's present clocks, power, temperature and use. `time_s`: seconds since the trial began."""
+        """Return the GPU's present clocks, power, temperature and load. `time_s`: seconds since the trial began."""
         nvml = self._nvml
         utilization, memory = self._ask("nvmlDeviceGetUtilizationRates"), self._ask("nvmlDeviceGetMemoryInfo")
         return GpuSample(

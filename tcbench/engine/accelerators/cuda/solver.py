@@ -37,9 +37,9 @@ def _library(name: str) -> Any:
         return getattr(cupy.cuda, name)
     except ImportError as error:
         extra = packages.extra_for(driver.gpus())
-        first = " ".join(str(error).split())[:120]
+        reason = " ".join(str(error).split())[:120]
         raise SelectionError(
-            f"kfac on a GPU: {name} does not load ({first}): uv sync --extra {extra.name} --extra cusolver{extra.cuda}"
+            f"kfac on a GPU: {name} does not load ({reason}): uv sync --extra {extra.name} --extra cusolver{extra.cuda}"
         ) from None
 
 
@@ -57,11 +57,11 @@ def _factor(work: KroneckerFactor) -> Solver:
     size, samples, upper = work.size, work.samples, blas.CUBLAS_FILL_MODE_UPPER
     by_sample = work.layout == "NHWC"
     n, t, leading = blas.CUBLAS_OP_N, blas.CUBLAS_OP_T, size if by_sample else samples
-    first, second = (n, t) if by_sample else (t, n)
+    op_a, op_b = (n, t) if by_sample else (t, n)
 
     def multiply_float32(addresses: tuple[int, ...], _workspace: int) -> None:
         x, factor = addresses
-        blas.ssyrk(handle, upper, first, size, samples, address(alpha), x, leading, address(beta), factor, size)
+        blas.ssyrk(handle, upper, op_a, size, samples, address(alpha), x, leading, address(beta), factor, size)
 
     narrow = {"float16": runtime.CUDA_R_16F, "bfloat16": runtime.CUDA_R_16BF}.get(work.dtype)
     wide, compute, algorithm = runtime.CUDA_R_32F, blas.CUBLAS_COMPUTE_32F, blas.CUBLAS_GEMM_DEFAULT
@@ -69,7 +69,7 @@ def _factor(work: KroneckerFactor) -> Solver:
     def multiply_16_bits(addresses: tuple[int, ...], _workspace: int) -> None:
         x, factor = addresses
         blas.gemmEx(
-            *(handle, first, second, size, size, samples, address(alpha), x, narrow, leading, x, narrow, leading),
+            *(handle, op_a, op_b, size, size, samples, address(alpha), x, narrow, leading, x, narrow, leading),
             *(address(beta), factor, wide, size, compute, algorithm),
         )
 
@@ -86,16 +86,16 @@ def _inverse(work: CholeskyInverse, kernel: Callable[[Work], Callable[..., None]
     handle, size = device.get_cusolver_handle(), work.size
     lwork = solver.spotrf_bufferSize(handle, upper, size, 0, size)
     begin, end = kernel(BeginInverse(size)), kernel(EndInverse(size))
-    scratch_at = round_up(4 * size**2, _ALIGNMENT)
-    info_at = scratch_at + round_up(4 * lwork, _ALIGNMENT)
+    scratch_offset = round_up(4 * size**2, _ALIGNMENT)
+    info_offset = scratch_offset + round_up(4 * lwork, _ALIGNMENT)
 
     def run(addresses: tuple[int, ...], workspace: int) -> None:
         x, info = addresses
-        minor = workspace + info_at
+        potrf_info = workspace + info_offset
         begin(x, workspace)
-        solver.spotrf(handle, upper, size, workspace, size, workspace + scratch_at, lwork, minor)
+        solver.spotrf(handle, upper, size, workspace, size, workspace + scratch_offset, lwork, potrf_info)
         # potrs reports only wrong arguments in its info, so it gets another address than potrf's.
-        solver.spotrs(handle, upper, size, size, workspace, size, x, size, minor + 4)
-        end(minor, x, info)
+        solver.spotrs(handle, upper, size, size, workspace, size, x, size, potrf_info + 4)
+        end(potrf_info, x, info)
 
-    return run, info_at + 8
+    return run, info_offset + 8

@@ -149,6 +149,7 @@ class BestFitPool:
         return self._grow(size)
 
     def _split(self, chunk: _Chunk, size: int) -> None:
+        """Shorten a chunk to `size`; the rest becomes a free chunk."""
         rest = _Chunk(chunk.block, chunk.offset + size, chunk.size - size)
         chunk.size = size
         rest.previous, rest.next, chunk.next = chunk, chunk.next, rest
@@ -166,6 +167,7 @@ class BestFitPool:
             stack.append(chunk)
 
     def _release(self, owner: Any) -> None:
+        """Free the chunk of an array that no longer exists, and merge it with free neighbours."""
         begin_ns = _now()
         chunk: _Chunk = owner.chunk
         chunk.owner = None

@@ -59,7 +59,7 @@ def plan_all(
     workers = processes if min(processes, len(missing)) > 1 else 0
     plan = functools.partial(_answer, gpu, workspace_limit, build)
     for work, response in spawn.spread(missing, plan, workers, plans.WITHOUT_GPU):
-        answer, is_lasting = _judged(response)
+        answer, is_lasting = _read_response(response)
         answers[work.key] = answer
         if is_lasting:
             cache.put(keys[work.key], plans.to_entry(answer))
@@ -78,7 +78,7 @@ def _answer(gpu: GpuFile, workspace_limit: int, build: bool, work: Work) -> Answ
         return f"its plan cannot be built ({type(error).__name__}: {' '.join(str(error).split())[:300]})"
 
 
-def _judged(answer: Answer | str | spawn.Died) -> tuple[Answer, bool]:
+def _read_response(answer: Answer | str | spawn.Died) -> tuple[Answer, bool]:
     """Return a worker's response as an answer, and whether to cache it. Failures that may pass are not cached."""
     if isinstance(answer, spawn.Died):
         answer = "the process that built its plan died"
