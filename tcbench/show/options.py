@@ -27,40 +27,16 @@ if TYPE_CHECKING:
     from tcbench.core.record import Input, Selection
 
 
-def complete_scenario(incomplete: str) -> list[str]:
-    """Complete the name of a scenario that comes with tcbench."""
-    from tcbench.run.scenario import shipped
+def completion(name: str) -> Callable[[str], list[str]]:
+    """Return the function `name` of `tcbench.show.completion`, which is imported when a shell asks for candidates."""
 
-    return [name for name in shipped() if name.startswith(incomplete)]
+    def complete(incomplete: str) -> list[str]:
+        from tcbench.show import completion
 
+        candidates: list[str] = getattr(completion, name)(incomplete)
+        return candidates
 
-def complete_config(incomplete: str) -> list[str]:
-    """Complete the name of a config of these scenarios."""
-    from tcbench.run.scenario import load, shipped
-
-    names = dict.fromkeys(config.name for name in shipped() for config in load(name).configs)
-    return [name for name in names if name.startswith(incomplete)]
-
-
-def complete_device(incomplete: str) -> list[str]:
-    """Complete a device of this machine, or "auto"."""
-    from tcbench.run.devices import device_selectors
-
-    return [name for name in device_selectors() if name.startswith(incomplete)]
-
-
-def complete_gpu(incomplete: str) -> list[str]:
-    """Complete the name of a GPU whose data sheet comes with tcbench."""
-    from tcbench.hardware.gpus import names
-
-    return [name for name in names() if name.lower().startswith(incomplete.lower())]
-
-
-def complete_model(incomplete: str) -> list[str]:
-    """Complete the name of a model that backends can build."""
-    from tcbench.engine.api import known_models
-
-    return [name for name in known_models() if name.startswith(incomplete)]
+    return complete
 
 
 ANOTHER_FILE = "name another file with -o"
@@ -237,7 +213,7 @@ def scenario_argument(default: str = "") -> Any:
     """Return the argument SCENARIO. It is required unless the help names a `default`."""
     says = f"A scenario's name or the path of a TOML file.{default}"
     required = None if default else ...
-    return typer.Argument(required, metavar="SCENARIO", help=says, autocompletion=complete_scenario)
+    return typer.Argument(required, metavar="SCENARIO", help=says, autocompletion=completion("complete_scenario"))
 
 
 SELECTION = {
@@ -256,7 +232,7 @@ SELECTION = {
         list[str] | None,
         takes=CONFIGS,
         read=config_names,
-        complete=complete_config,
+        complete=completion("complete_config"),
     ),
     "device": CELLS.field(
         "--device DEVICE",
@@ -264,7 +240,7 @@ SELECTION = {
         str,
         "auto",
         takes="`auto`, `cpu`, a GPU that is here, or a card that `virtual` knows",
-        complete=complete_device,
+        complete=completion("complete_device"),
     ),
     "input": CELLS.field(
         "--data PATH",
@@ -278,7 +254,7 @@ SELECTION = {
         "Networks, such as resnet18 (`tcbench list` shows all). Default: the scenario's.",
         takes=NETWORKS,
         read=model_names,
-        complete=complete_model,
+        complete=completion("complete_model"),
     ),
     "image_size": CELLS.field(
         "--image-size PIXELS", "Side of the square images. Default: the scenario's.", int | None, within=(1, 8192)

@@ -25,7 +25,7 @@ def claims(
         "--scenario NAME",
         "The scenario whose claims to judge, by its name or file. Default: that of the results.",
         takes="a scenario that `tcbench list` shows, or a TOML file",
-        complete=options.complete_scenario,
+        complete=options.completion("complete_scenario"),
     ),
     format_: Literal["table", "markdown", "json"] = options.format_option(("table", "markdown", "json")),
     out: Path = options.RESULTS_FOLDER,

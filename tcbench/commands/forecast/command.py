@@ -46,7 +46,7 @@ def forecast(
         "V100, T4, A100, L40S, H100, H200, B200, or a JSON file with the same fields. Default: none; this or "
         "--device is needed.",
         takes="a GPU that `tcbench list --gpus` shows, or a JSON file of one",
-        complete=options.complete_gpu,
+        complete=options.completion("complete_gpu"),
     ),
     chosen: Selection,
     fresh: bool = options.CELLS.option("--fresh", "Compute again, ignoring kept results."),

@@ -53,7 +53,7 @@ def numerics(
         "one --config. Default: all.",
         takes=options.CONFIGS,
         read=options.config_names,
-        complete=options.complete_config,
+        complete=options.completion("complete_config"),
     ),
     chosen: Selection,
     data: Path | None = options.CELLS.option(

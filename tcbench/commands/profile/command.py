@@ -51,7 +51,7 @@ _TIMED_S = 5.0
         "A network, such as resnet18 (`tcbench list` shows all). Default: the scenario's.",
         takes=options.NETWORKS,
         read=options.model_names,
-        complete=options.complete_model,
+        complete=options.completion("complete_model"),
     ),
     ranks=options.CELLS.field(
         "--ranks N",
@@ -66,7 +66,7 @@ def profile(
     config: str = typer.Argument(
         metavar="CELL",
         help="A config's name, or rungs joined by '+'; its batch size is --bs.",
-        autocompletion=options.complete_config,
+        autocompletion=options.completion("complete_config"),
     ),
     steps: int = options.MEASURING.option("--steps -n N", "Steps to record.", 5, within=(1, 10_000)),
     tool: Tool = options.MEASURING.option(
