@@ -24,7 +24,7 @@ GITHUB, GITLAB, PAGE = FOLDER / "github-actions.yml", FOLDER / "gitlab-ci.yml", 
     ("path", "schema"), [(GITHUB, "github-workflows"), (PUBLISHES, "github-workflows"), (GITLAB, "gitlab-ci")]
 )
 def test_a_file_is_valid_by_its_service_s_schema(path, schema):
-    """By the schemas that come with the package: no network."""
+    """The schemas come with the package, so no network is needed."""
     command = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", f"vendor.{schema}", str(path)]
     subprocess.run(command, timeout=600, check=True)
 

@@ -9,20 +9,20 @@ from foreign_calls import ROOT, foreign_calls
 PAGE = ROOT / "docs" / "gpu-contracts.md"
 HEADER = "| our call | its contract | what it requires | held by |"
 UNPROVEN = "a GPU alone"
-"""What stands in the last column where nothing can fail without a GPU."""
+"""The entry of the last column for calls that no test can check without a GPU."""
 
 
 def rows_of(page: Path) -> list[list[str]]:
     """The cells of all rows of a page's tables of calls."""
-    found, inside = [], False
+    rows, inside = [], False
     for line in page.read_text(encoding="utf-8").splitlines():
         inside = line == HEADER or (inside and line.startswith("|"))
         if inside and line != HEADER and not line.startswith("| ---"):
-            found.append([cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]])
-    return found
+            rows.append([cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]])
+    return rows
 
 
-def named(cell: str) -> set[str]:
+def call_names(cell: str) -> set[str]:
     """The last names of the calls in backticks: `stream.begin_capture` is begin_capture."""
     return {name.rpartition(".")[2] for name in re.findall(r"`([\w.]+)`", cell)}
 
@@ -32,15 +32,15 @@ ROWS = rows_of(PAGE)
 
 @pytest.mark.long
 def test_every_foreign_call_has_a_row_and_no_row_speaks_of_a_call_that_is_made_no_more() -> None:
-    made = {call.name: f"{call.written} ({call.place})" for call in foreign_calls()}
-    with_a_row = {name for row in ROWS for name in named(row[0])}
-    assert [written for name, written in made.items() if name not in with_a_row] == []
-    assert sorted(with_a_row - made.keys()) == []
+    calls = {call.name: f"{call.written} ({call.place})" for call in foreign_calls()}
+    with_a_row = {name for row in ROWS for name in call_names(row[0])}
+    assert [written for name, written in calls.items() if name not in with_a_row] == []
+    assert sorted(with_a_row - calls.keys()) == []
 
 
 def check_row(row: list[str]) -> None:
     call, contract, requires, held_by = row
-    assert named(call) and contract and requires
+    assert call_names(call) and contract and requires
     tests = re.findall(r"`(tests/[\w/.]+)(?:::(\w+))?`", held_by)
     assert tests or UNPROVEN in held_by
     for path, name in tests:

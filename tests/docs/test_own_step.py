@@ -22,7 +22,7 @@ IN_NUMPY, IN_TORCH = blocks("python")
 
 
 def run(folder: Path, step: str | None, *options: str) -> Done:
-    """What the page says, in a folder of its own."""
+    """Run the page's command in a folder with the page's files."""
     if step is not None:
         (folder / "my_step.py").write_text(step, "utf-8")
     (folder / "my_step.toml").write_text(*blocks("toml"), "utf-8")
@@ -36,11 +36,11 @@ def records(folder: Path) -> tuple[Record, ...]:
 
 def check(folder: Path, result: Done, package: str) -> None:
     assert result.code == 0, result.err + result.out
-    found = records(folder)
-    assert sorted((r.cell.config, r.cell.batch_size, r.status) for r in found) == [
+    stored = records(folder)
+    assert sorted((r.cell.config, r.cell.batch_size, r.status) for r in stored) == [
         (f"my_step/{config}", batch_size, "ok") for config in ("eager", "eager+fused") for batch_size in (8, 16)
     ]
-    for record in found:
+    for record in stored:
         assert record.measurement and record.environment
         assert [phase.name for phase in record.measurement.phases] == ["io", "forward", "backward", "update"]
         assert record.measurement.parameters > 0
@@ -65,14 +65,14 @@ def test_the_pages_step_in_numpy_runs_just_so_and_its_work_has_a_rate(tmp_path):
 
 
 def test_the_pages_steps_are_about_thirty_lines_long():
-    """Of the user's own code: what is not blank, and neither imports nor comments."""
+    """Count the user's own code, without blank lines, imports and comments."""
     for step in (IN_NUMPY, IN_TORCH):
         lines = [line for line in step.splitlines() if line.strip() and not line.startswith(("import", "from"))]
         assert len(lines) <= 32
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "said"),
+    ("old", "new", "message"),
     [
         ("open_session", "open_sesion", r"module 'my_step' has no 'open_session' \(it has: open_sesion\)"),
         ("return own.step(", "own.step(", "expected a session .*got NoneType"),
@@ -91,14 +91,14 @@ def test_the_pages_steps_are_about_thirty_lines_long():
     ],
     ids=["no such factory", "no session", "broken import", "raising phase", "no such phase", "less than none"],
 )
-def test_what_is_wrong_with_a_step_stands_in_one_line(tmp_path, old, new, said):
+def test_what_is_wrong_with_a_step_stands_in_one_line(tmp_path, old, new, message):
     assert old in IN_NUMPY
     step = IN_NUMPY.replace(old, new)
     result = run(tmp_path, step, "--config", "eager", "--bs", "8")
     assert result.code == 3
     (record,) = records(tmp_path)
     assert record.status == "failed"
-    assert re.search(said, record.reason or ""), record.reason
+    assert re.search(message, record.reason or ""), record.reason
     assert "\n" not in (record.reason or "")
 
 

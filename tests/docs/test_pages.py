@@ -37,8 +37,8 @@ def tokens(page: Path) -> list[Token]:
 
 
 def links(page: Path) -> list[str]:
-    found = [token for token in tokens(page) if token.type in ("link_open", "image")]
-    return [str(token.attrs.get("href") or token.attrs["src"]) for token in found]
+    targets = [token for token in tokens(page) if token.type in ("link_open", "image")]
+    return [str(token.attrs.get("href") or token.attrs["src"]) for token in targets]
 
 
 def anchors(page: Path) -> set[str]:
@@ -82,8 +82,8 @@ def shell_lines(page: Path) -> Iterator[str]:
 
 def commands(page: Path) -> list[list[str]]:
     parts = [part for line in shell_lines(page) for part in line.split("&&")]
-    found = (re.search(r"(?:^| |/)tcbench (?!-)(.*)", part) for part in parts)
-    return [shlex.split(match[1], comments=True) for match in found if match]
+    matches = (re.search(r"(?:^| |/)tcbench (?!-)(.*)", part) for part in parts)
+    return [shlex.split(match[1], comments=True) for match in matches if match]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
@@ -94,16 +94,16 @@ def test_every_link_leads_to_a_file_and_a_heading(page):
 def test_a_link_to_a_line_is_stale_once_the_function_is_elsewhere(tmp_path):
     (tmp_path / "code.py").write_text("import os\n\ndef run(): ...\n")
     (tmp_path / "page.md").write_text("[`run`](../here/code.py#L3) [`run`](../here/code.py#L1)")
-    found = [stale(tmp_path / "page.md", tmp_path / "code.py", anchor) for anchor in ("L3", "L1")]
-    assert found == [None, "line 1 of code.py does not define run"]
+    problems = [stale(tmp_path / "page.md", tmp_path / "code.py", anchor) for anchor in ("L3", "L1")]
+    assert problems == [None, "line 1 of code.py does not define run"]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_every_path_of_ours_that_a_page_names_exists(page):
     spans = [token.content.split("::")[0] for token in tokens(page) if token.type == "code_inline"]
     spans = [span for span in spans if span.startswith(FOLDERS)]
-    named = {span.split()[0] for span in spans if not re.search(r"[A-Z]{4}", span.replace("README", ""))}
-    assert sorted(path for path in named if not (ROOT / path).exists()) == []
+    paths = {span.split()[0] for span in spans if not re.search(r"[A-Z]{4}", span.replace("README", ""))}
+    assert sorted(path for path in paths if not (ROOT / path).exists()) == []
 
 
 COMMANDS = [(page, words) for page in PAGES for words in commands(page)]
@@ -136,8 +136,7 @@ def test_at_least_twenty_of_the_readmes_commands_run_anywhere():
 @pytest.mark.readme
 @pytest.mark.skipif(shutil.which("uv") is None, reason="uv is not on PATH")
 def test_the_readmes_commands_run_in_their_order_in_a_fresh_clone(tmp_path):
-    """With this environment in the place of the one that the first `uv run` would make, with fewer and shorter cells, a
-    smaller network, and the smallest images that it takes."""
+    """Use this environment instead of a new one, with fewer and shorter cells, a smaller network and smaller images."""
     clone = tmp_path / "tcbench"
     subprocess.run(["git", "clone", "--quiet", str(ROOT), str(clone)], check=True)
     scenario = clone / "scenarios" / "cpu.toml"
@@ -151,8 +150,8 @@ def test_the_readmes_commands_run_in_their_order_in_a_fresh_clone(tmp_path):
         text = re.sub(rf"^{key} = \S.*?(?=\s*(#|$))", "", text, flags=re.MULTILINE)
         text = text.replace(f"[{part}]\n", f"[{part}]\n{key} = {value}\n", 1)
     scenario.write_text(text, "utf-8")
-    here = {"UV_PROJECT_ENVIRONMENT": sys.prefix, "UV_NO_SYNC": "1", "PYTHONPATH": str(clone)}
-    environment = {name: value for name, value in os.environ.items() if name != "VIRTUAL_ENV"} | here
+    overrides = {"UV_PROJECT_ENVIRONMENT": sys.prefix, "UV_NO_SYNC": "1", "PYTHONPATH": str(clone)}
+    environment = {name: value for name, value in os.environ.items() if name != "VIRTUAL_ENV"} | overrides
     for line in RUN_ANYWHERE:
         done = subprocess.run(line, shell=True, cwd=clone, env=environment, capture_output=True, text=True)
         assert done.returncode == 0, f"{line}\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}"
@@ -161,7 +160,9 @@ def test_the_readmes_commands_run_in_their_order_in_a_fresh_clone(tmp_path):
 
 def test_the_pages_show_every_command_at_work():
     group = typer.main.get_command(app)
-    names = [name for one in (group, *group.commands.values()) for name in getattr(one, "commands", ())]
+    names = [
+        name for command_group in (group, *group.commands.values()) for name in getattr(command_group, "commands", ())
+    ]
     text = "".join(page.read_text("utf-8") for page in PAGES)
     assert [name for name in names if not re.search(rf"\b{name}\b", text)] == []
 

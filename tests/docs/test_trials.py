@@ -15,9 +15,9 @@ PAGES = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md"), *(ROOT / "tcbench")
 def test_whoever_names_a_number_of_trials_names_the_one_that_is_recommended(folder):
     pages = [page for page in PAGES if page.relative_to(ROOT).parts[0] == folder]
     assert pages
-    named = {(page.name, int(n)) for page in pages for n in re.findall(r"--trials (\d+)", page.read_text("utf-8"))}
+    mentions = {(page.name, int(n)) for page in pages for n in re.findall(r"--trials (\d+)", page.read_text("utf-8"))}
     quick_look = 1
-    assert {n for _, n in named} <= {quick_look, ENOUGH_TRIALS}, named
+    assert {n for _, n in mentions} <= {quick_look, ENOUGH_TRIALS}, mentions
 
 
 def test_the_sentence_and_the_help_name_it():

@@ -24,9 +24,9 @@ def test_what_commands_print_and_draw_is_what_is_kept(tmp_path, capsys, group):
 def test_an_entry_is_kept_whole_up_to_its_limit_and_of_a_longer_one_the_begin_of_each_part():
     entry = [line for name in "ab" for line in (f"--- {name}", *[name] * 199)]
     assert corpus.shortened(entry) == entry
-    kept = corpus.shortened([*entry, "x" * 2001])
-    assert [line for line in kept if line[0] != "…"] == [*entry[: corpus.HEAD], *entry[200 : 200 + corpus.HEAD]]
-    assert kept[corpus.HEAD].startswith(f"… {200 - corpus.HEAD} more lines, ") and len(kept) == 2 * corpus.HEAD + 2
+    lines = corpus.shortened([*entry, "x" * 2001])
+    assert [line for line in lines if line[0] != "…"] == [*entry[: corpus.HEAD], *entry[200 : 200 + corpus.HEAD]]
+    assert lines[corpus.HEAD].startswith(f"… {200 - corpus.HEAD} more lines, ") and len(lines) == 2 * corpus.HEAD + 2
     assert corpus.shortened(["x" * 2001])[0].startswith("x" * 2000 + "… ")
 
 

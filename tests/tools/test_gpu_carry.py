@@ -53,13 +53,13 @@ def test_of_dali_only_what_that_python_runs_is_carried():
 
 
 def test_a_call_unpacks_wheels_dali_and_plans_once(tmp_path):
-    carried, made, out = tmp_path / "call1", tmp_path / "made", tmp_path / "out"
+    carried, artifacts, out = tmp_path / "call1", tmp_path / "made", tmp_path / "out"
     for path in ("dali/lib.so", "built-plans-v2/x.plan"):
-        (made / path).parent.mkdir(parents=True)
-        (made / path).write_text(path)
+        (artifacts / path).parent.mkdir(parents=True)
+        (artifacts / path).write_text(path)
     carried.mkdir()
-    gpu_carry.compress(carried / "dali-libraries.tar.xz", [made / "dali" / "lib.so"], made)
-    gpu_carry.compress(carried / "cache.tar.xz", [made / "built-plans-v2"])
+    gpu_carry.compress(carried / "dali-libraries.tar.xz", [artifacts / "dali" / "lib.so"], artifacts)
+    gpu_carry.compress(carried / "cache.tar.xz", [artifacts / "built-plans-v2"])
     with zipfile.ZipFile(carried / "six.whl", "w") as wheel:
         wheel.writestr("six.py", "")
     out.mkdir()

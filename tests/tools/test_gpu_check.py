@@ -84,8 +84,8 @@ def machine(tmp_path):
 
 def planned_cells(folder: Path) -> Counter[tuple[str, int]]:
     """The cells of the talk's scenario, as --dry-run names them."""
-    told = ended(folder, "run", "naruse2018", "--device", "virtual:H200", "--dry-run", "--json")
-    return Counter((cell["config"], cell["batch_size"]) for cell in json.loads(told.out)["cells"])
+    dry_run = ended(folder, "run", "naruse2018", "--device", "virtual:H200", "--dry-run", "--json")
+    return Counter((cell["config"], cell["batch_size"]) for cell in json.loads(dry_run.out)["cells"])
 
 
 @pytest.mark.long
@@ -132,9 +132,9 @@ def test_a_slow_first_call_makes_the_second_leave_out_what_stands_last(tmp_path,
     machine.now_s, began_s = 1000.0, 1000.0
     assert machine.call("--call", "2") == 1
     assert machine.now_s - began_s <= gpu_plan.LIMIT_S[2]
-    said = capsys.readouterr().out
-    assert "== steps take 1.30 times the expected time so far; no time for: " in said
-    assert "pillow at 32, 128, 256" in said and "to come: " in said
+    output = capsys.readouterr().out
+    assert "== steps take 1.30 times the expected time so far; no time for: " in output
+    assert "pillow at 32, 128, 256" in output and "to come: " in output
     assert "dali-fp16 64 256 128 32" in machine.steps()
     assert {*machine.steps().values()} == {"ok"}  # nothing began that could not end
     assert not any(name.startswith("pillow 32") for name in machine.steps())

@@ -71,7 +71,7 @@ if any("worker" in word for word in sys.orig_argv):
 
 
 def smoke(tmp_path: Path, plant: str, *options: str) -> tuple[subprocess.CompletedProcess[str], dict[str, str]]:
-    """What every process of it begins with is `plant`. Its outcome, and the lines by item."""
+    """Run the smoke test with `plant` executed at the start of every process; return the run and its lines by item."""
     site = tmp_path / "site"
     site.mkdir()
     (site / "sitecustomize.py").write_text(plant)
@@ -92,9 +92,9 @@ def smoke(tmp_path: Path, plant: str, *options: str) -> tuple[subprocess.Complet
 @pytest.mark.slow
 def test_work_that_raises_is_wrong_hangs_or_kills_its_process_is_a_line_each_and_the_others_go_on(tmp_path):
     patterns = ("unscale*", "to_*", "relu*", "add 6*", "add_bias*", "max_pool_f*")
-    done, said = smoke(tmp_path, ON_A_STAND_IN, "--budget", "250", "--item-seconds", "8", *patterns)
+    done, by_test = smoke(tmp_path, ON_A_STAND_IN, "--budget", "250", "--item-seconds", "8", *patterns)
     by_name: dict[str, set[str]] = {}
-    for item, words in said.items():
+    for item, words in by_test.items():
         by_name.setdefault(item.split()[0], set()).add(words)
     assert by_name["unscale"] == {"FAILED its process ended with SIGSEGV"}
     assert by_name["to_half"] == {"FAILED hangs: no end within 8 s"}
@@ -112,24 +112,24 @@ def test_work_that_raises_is_wrong_hangs_or_kills_its_process_is_a_line_each_and
 @pytest.mark.slow
 def test_a_step_that_raises_or_kills_its_process_is_a_line_and_the_others_go_on(tmp_path):
     options = ("--device", "cpu", "--budget", "250", "--item-seconds", "150")
-    done, said = smoke(tmp_path, IN_STEPS, *options, "fp32", "fp16+batched", "fp16+nhwc", "tf32")
-    crashed = said.pop("fp16+nhwc")
+    done, by_config = smoke(tmp_path, IN_STEPS, *options, "fp32", "fp16+batched", "fp16+nhwc", "tf32")
+    crashed = by_config.pop("fp16+nhwc")
     assert crashed.startswith("FAILED crashed: ") and "SIGSEGV" in crashed
     raised = "FAILED RuntimeError: planted: it raises"
-    assert said == {"fp32": "ok", "fp16+batched": raised, "tf32": "skipped tf32: needs cuda"}
+    assert by_config == {"fp32": "ok", "fp16+batched": raised, "tf32": "skipped tf32: needs cuda"}
     assert done.returncode == 1
     assert done.stdout.splitlines()[-1].startswith("1 ok, 1 skipped, 2 FAILED; more in ")
     assert "planted" in (tmp_path / "out" / "details.log").read_text()
 
 
 def test_what_there_is_no_time_for_is_said_item_by_item(tmp_path):
-    done, said = smoke(tmp_path, "", "--device", "cpu", "--budget", "0", "fp32", "fp16")
-    assert said == dict.fromkeys(["fp32", "fp16"], "FAILED not run: the time for all of them is spent")
+    done, by_config = smoke(tmp_path, "", "--device", "cpu", "--budget", "0", "fp32", "fp16")
+    assert by_config == dict.fromkeys(["fp32", "fp16"], "FAILED not run: the time for all of them is spent")
     assert done.returncode == 1
 
 
 @pytest.mark.parametrize("framework", ["chainer", "torch"])
 def test_no_rung_is_left_out(framework):
     configs = tomllib.loads((ROOT / "tools" / "gpu_smoke.toml").read_text())["config"]
-    taken = {rung for config in configs if config.get("backend", "chainer") == framework for rung in config["rungs"]}
-    assert taken == set(backend(framework).RUNGS.rungs)
+    rungs = {rung for config in configs if config.get("backend", "chainer") == framework for rung in config["rungs"]}
+    assert rungs == set(backend(framework).RUNGS.rungs)

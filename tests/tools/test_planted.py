@@ -48,10 +48,10 @@ def test_every_frozen_fault_has_its_place_in_the_code():
 )
 def test_a_fault_is_found_where_its_function_went_or_not_at_all(tmp_path, monkeypatch, modules, expected):
     monkeypatch.setattr(planted_rule, "RENAMED", [("tcbench.room.one.judge", "tcbench.hall.new.verdict")])
-    found = planted_rule.place(
+    place = planted_rule.place(
         Fault("tcbench.room.one", "judge", '< becomes <= in "low < high"', 1), package(tmp_path, **modules)
     )
-    assert (found and found[0].name) == expected
+    assert (place and place[0].name) == expected
 
 
 def test_what_runs_with_a_fault_reaches_no_process_and_no_file_but_its_own():

@@ -14,7 +14,6 @@ import numpy as np
 
 from tcbench.core.errors import DataError
 from tcbench.core.text import printable
-from tcbench.engine.feeds.dataset import ImageFolder
 from tcbench.engine.feeds.spec import FeedSpec
 
 MEAN = np.array([123.675, 116.28, 103.53], np.float32)
@@ -81,13 +80,6 @@ class FeedRecipe:
     def make(self, *site: Any) -> Any:
         """Build the feed. `site` is passed on to `source`."""
         return functools.reduce(lambda feed, wrap: wrap(feed), self.wrappers, self.source(self.spec, *site))
-
-
-def required_images(spec: FeedSpec) -> ImageFolder:
-    """Return the spec's images. Raises DataError if there are none."""
-    if spec.images is None or not spec.images.files:
-        raise DataError("this feed reads JPEG files and got none: use '--data PATH', or the synthetic feed")
-    return spec.images
 
 
 def scaled_side(image_size: int) -> int:

@@ -27,7 +27,7 @@ from msgspec import UNSET, UnsetType
 from tcbench.core.errors import DataError, SelectionError
 from tcbench.engine.accelerators import out_of_memory
 from tcbench.engine.accelerators.protocol import current
-from tcbench.engine.feeds.base import MEAN, STD, Feed, image_error, required_images, scaled_side
+from tcbench.engine.feeds.base import MEAN, STD, Feed, image_error, scaled_side
 from tcbench.engine.feeds.spec import FeedSpec
 from tcbench.engine.work import ToHalf
 from tcbench.hardware import kernel
@@ -134,7 +134,7 @@ class DaliFeed(Feed):
     prefetch_depth = PREFETCH_DEPTH
 
     def __init__(self, spec: FeedSpec, placement: Placement = ON_CPU) -> None:
-        self._images = required_images(spec)
+        self._images = spec.required_images()
         self._spec = spec
         self._placement = placement
         try:
@@ -272,7 +272,7 @@ def _pipeline(spec: FeedSpec, placement: Placement) -> Any:
     dali: Any = nvidia.dali  # it creates its names at run time, where a type checker cannot see them
     fn, types = dali.fn, dali.types
 
-    images = required_images(spec)
+    images = spec.required_images()
     nhwc = spec.tensor.layout == "NHWC"
     threads, depth = max(1, spec.threads), PREFETCH_DEPTH
     decoder_settings: dict[str, Any] = {}

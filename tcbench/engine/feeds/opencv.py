@@ -6,16 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from tcbench.engine.feeds.base import (
-    MEAN,
-    STD,
-    Feed,
-    crop_window,
-    image_error,
-    required_images,
-    sample_order,
-    scaled_shape,
-)
+from tcbench.engine.feeds.base import MEAN, STD, Feed, crop_window, image_error, sample_order, scaled_shape
 from tcbench.engine.feeds.spec import FeedSpec
 
 _JPEG_START = b"\xff\xd8"
@@ -28,7 +19,7 @@ class OpenCVFeed(Feed):
     def __init__(self, spec: FeedSpec, cv2: Any) -> None:
         self._cv2 = cv2
         self._spec = spec
-        self._files = required_images(spec).files
+        self._files = spec.required_images().files
         self._rng = np.random.default_rng(spec.seed)
         self._order = sample_order(len(self._files), np.random.default_rng(spec.seed) if spec.augment else None)
         self._threads_before: int | None = cv2.getNumThreads()

@@ -9,16 +9,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from tcbench.engine.feeds.base import (
-    MEAN,
-    STD,
-    Feed,
-    crop_window,
-    image_error,
-    required_images,
-    sample_order,
-    scaled_shape,
-)
+from tcbench.engine.feeds.base import MEAN, STD, Feed, crop_window, image_error, sample_order, scaled_shape
 from tcbench.engine.feeds.spec import FeedSpec
 
 _MEAN = MEAN[:, None, None]
@@ -60,7 +51,7 @@ class PillowFeed(Feed):
 
     def __init__(self, spec: FeedSpec) -> None:
         self._spec = spec
-        self._files = required_images(spec).files
+        self._files = spec.required_images().files
         self._rng = np.random.default_rng(spec.seed)
         self._order = sample_order(len(self._files), shuffle_rng(spec))
 

@@ -9,6 +9,7 @@ import ml_dtypes  # noqa: F401  (with it NumPy knows bfloat16 by name)
 import numpy as np
 from msgspec import UNSET, UnsetType
 
+from tcbench.core.errors import DataError
 from tcbench.engine.feeds.dataset import ImageFolder
 from tcbench.engine.work import DType, Layout, Math
 
@@ -53,3 +54,9 @@ class FeedSpec:
     augment: bool = True
     images_per_s: float | None = None
     hw_decoder_load: float | UnsetType = UNSET
+
+    def required_images(self) -> ImageFolder:
+        """Return the images, for a feed that reads files. Raises DataError if there are none."""
+        if self.images is None or not self.images.files:
+            raise DataError("this feed reads JPEG files and got none: use '--data PATH', or the synthetic feed")
+        return self.images

@@ -20,8 +20,8 @@ def test_numbers_drawn_ahead_are_the_seeds_to_the_bit(between):
     expected = [*draws(plain), between(plain), *draws(plain)]
     with initial.prefetch(7), initial.random_state(7) as rng:
         assert isinstance(rng, initial.PrefetchedRandomState)
-        found = [*draws(rng), between(rng), *draws(rng)]
-    assert all(np.array_equal(one, other) for one, other in zip(found, expected, strict=True))
+        prefetched = [*draws(rng), between(rng), *draws(rng)]
+    assert all(np.array_equal(number, reference) for number, reference in zip(prefetched, expected, strict=True))
 
 
 def assert_no_thread_is_left() -> None:

@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from tcbench import step as own
+from tcbench import step as own_step
 from tcbench.core.errors import ScenarioError
 from tcbench.core.packages import Package
 from tcbench.core.record import Cell
@@ -20,14 +20,14 @@ from tcbench.engine.session import Phase
 
 
 def session(*names: str, **changes) -> SimpleNamespace:
-    made = own.step(loss=lambda: 1.0)
+    valid = own_step.step(loss=lambda: 1.0)
     phases = [Phase(name, lambda: None) for name in names]
-    fields = {"phases": phases, "clock": made.clock, "facts": made.facts, "close": made.close, **changes}
+    fields = {"phases": phases, "clock": valid.clock, "facts": valid.facts, "close": valid.close, **changes}
     return SimpleNamespace(**{name: value for name, value in fields.items() if value is not None})
 
 
 @pytest.mark.parametrize(
-    ("made", "said"),
+    ("candidate", "message"),
     [
         (session(), "no phases"),
         (session("a", "a"), "two phases are named 'a'"),
@@ -37,16 +37,16 @@ def session(*names: str, **changes) -> SimpleNamespace:
         (None, "got NoneType without 'phases'"),
     ],
 )
-def test_what_is_no_session_says_what_it_lacks(made, said):
-    with pytest.raises(ScenarioError, match=f"^backend 'mine:make': .*{said}"):
-        checked_session(made, "mine:make")
+def test_what_is_no_session_says_what_it_lacks(candidate, message):
+    with pytest.raises(ScenarioError, match=f"^backend 'mine:make': .*{message}"):
+        checked_session(candidate, "mine:make")
 
 
 def test_a_session_of_functions_is_one():
-    made = own.step(lambda: None, loss=lambda: 2, parameters=7)
-    assert checked_session(made, "x") is made
-    assert [phase.name for phase in made.phases] == ["<lambda>"]
-    facts = made.facts()
+    candidate = own_step.step(lambda: None, loss=lambda: 2, parameters=7)
+    assert checked_session(candidate, "x") is candidate
+    assert [phase.name for phase in candidate.phases] == ["<lambda>"]
+    facts = candidate.facts()
     assert (facts.loss, facts.parameters, facts.peak_memory_of, facts.prefetch_depth) == (2.0, 7, "process", 0)
     assert facts.peak_memory_bytes > 2**20
 
@@ -83,8 +83,8 @@ def test_looking_for_a_dotted_module_runs_none_of_its_parents(tmp_path, monkeypa
 
 def test_a_factory_may_import_its_neighbours_when_it_is_called(tmp_path, monkeypatch):
     (tmp_path / "late_step.py").write_text(
-        "from tcbench import step as own\ndef make(cell):\n    import late_neighbour\n"
-        "    return own.step(print, loss=late_neighbour.loss)\n",
+        "from tcbench import step as own_step\ndef make(cell):\n    import late_neighbour\n"
+        "    return own_step.step(print, loss=late_neighbour.loss)\n",
         "utf-8",
     )
     (tmp_path / "late_neighbour.py").write_text("def loss(): return 4", "utf-8")
@@ -102,15 +102,15 @@ def test_the_rungs_of_ours_are_known_and_nobody_elses(registered):
 def test_a_nested_factory_is_called_with_the_cell(tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "path", list(sys.path))
     (tmp_path / "nested_step.py").write_text(
-        "from tcbench import step as own\nclass Maker:\n    @staticmethod\n    def make(cell):\n"
-        "        return own.step(print, loss=lambda: cell.batch_size)\nPACKAGES = ('numpy',)\nnumber = 3\n",
+        "from tcbench import step as own_step\nclass Maker:\n    @staticmethod\n    def make(cell):\n"
+        "        return own_step.step(print, loss=lambda: cell.batch_size)\nPACKAGES = ('numpy',)\nnumber = 3\n",
         "utf-8",
     )
     monkeypatch.chdir(tmp_path)
-    found = backends.backend("nested_step:Maker.make")
-    assert found.open_session(factories.make_cell(batch_size=5)).facts().loss == 5
-    assert found.PACKAGES == ("numpy",)
-    assert set(found.DEVICES) == {"cpu", "cuda"}
+    backend = backends.backend("nested_step:Maker.make")
+    assert backend.open_session(factories.make_cell(batch_size=5)).facts().loss == 5
+    assert backend.PACKAGES == ("numpy",)
+    assert set(backend.DEVICES) == {"cpu", "cuda"}
     with pytest.raises(ScenarioError, match=r"module 'nested_step' has no 'make' \(it has: Maker\)"):
         backends.backend("nested_step:make").open_session(factories.make_cell())
     with pytest.raises(ScenarioError, match="'number' is no function"):
@@ -139,7 +139,7 @@ class Whole:
 
     @staticmethod
     def open_session(cell: Cell):
-        return own.step(print, loss=lambda: 0.0)
+        return own_step.step(print, loss=lambda: 0.0)
 
 
 @pytest.fixture
@@ -154,19 +154,19 @@ def registered(monkeypatch):
 def test_a_package_registers_a_whole_backend(registered):
     registered("whole", lambda: Whole)
     assert backends.backend_names() == ("chainer", "torch", "whole")
-    found = backends.backend("whole")
-    assert found.RUNGS.problem(("slow",)) == "unknown rung 'slow' (known: fast)"
-    assert found.PACKAGES == ("jax",)
+    backend = backends.backend("whole")
+    assert backend.RUNGS.problem(("slow",)) == "unknown rung 'slow' (known: fast)"
+    assert backend.PACKAGES == ("jax",)
     assert backends.kinds_of_backends(["whole"]) == {"cuda": Package("jax", "pip install jax")}
-    assert found.open_session(factories.make_cell()).facts().loss == 0.0
+    assert backend.open_session(factories.make_cell()).facts().loss == 0.0
 
 
 def test_a_package_may_register_a_factory_alone(registered):
     registered("mine", lambda: Whole.open_session)
-    found = backends.backend("mine")
-    assert found.RUNGS.problem(("anything",)) is None
-    assert set(found.DEVICES) == {"cpu", "cuda"}
-    assert found.open_session(factories.make_cell()).facts().loss == 0.0
+    backend = backends.backend("mine")
+    assert backend.RUNGS.problem(("anything",)) is None
+    assert set(backend.DEVICES) == {"cpu", "cuda"}
+    assert backend.open_session(factories.make_cell()).facts().loss == 0.0
 
 
 def test_a_registered_name_does_not_replace_one_of_ours(registered):
@@ -204,7 +204,7 @@ def test_a_kind_needs_what_its_first_backend_lacks_unless_another_has_all(monkey
 
 def test_numbers_of_numpy_are_taken():
     """`np.prod(shape)` gives one: a whole trial was lost to it, after its last step."""
-    made = own.step(
+    candidate = own_step.step(
         lambda: None,
         loss=lambda: np.float32(2),
         parameters=np.int64(7),
@@ -212,13 +212,13 @@ def test_numbers_of_numpy_are_taken():
         bytes=np.float64(1e9),
         peak_memory=lambda: (np.int64(2**20), "process"),
     )
-    facts = made.facts()
+    facts = candidate.facts()
     assert msgspec.json.decode(msgspec.json.encode(facts))["parameters"] == 7
     assert {(work.phase, work.flops, work.bytes) for work in facts.declared} == {("<lambda>", 10, 0), ("", 0, 1e9)}
 
 
 @pytest.mark.parametrize(
-    ("fact", "named"),
+    ("fact", "field"),
     [
         *(({"parameters": value}, "parameters") for value in (25.0, None, True, "5", -1, 2**70)),
         ({"prefetch_depth": 1.5}, "prefetch_depth"),
@@ -229,6 +229,6 @@ def test_numbers_of_numpy_are_taken():
         ({"peak_memory": lambda: 5}, "peak_memory"),
     ],
 )
-def test_a_fact_that_no_record_can_hold_is_refused_by_name(fact, named):
-    with pytest.raises(ScenarioError, match=rf"^{named}: expected .*, got "):
-        own.step(lambda: None, loss=lambda: 1.0, **fact).facts()
+def test_a_fact_that_no_record_can_hold_is_refused_by_name(fact, field):
+    with pytest.raises(ScenarioError, match=rf"^{field}: expected .*, got "):
+        own_step.step(lambda: None, loss=lambda: 1.0, **fact).facts()

@@ -47,9 +47,9 @@ def dropped_in(text: str, tmp_path, monkeypatch):
 
 
 def test_a_rung_that_is_dropped_in_is_found(tmp_path, monkeypatch):
-    found = dropped_in(PLAIN, tmp_path, monkeypatch)
-    assert "sideways" in found
-    assert found.problem(("fp32", "sideways")) is None
+    rung_set = dropped_in(PLAIN, tmp_path, monkeypatch)
+    assert "sideways" in rung_set
+    assert rung_set.problem(("fp32", "sideways")) is None
 
 
 def test_a_kernel_comes_with_its_rung_and_a_source_beside_the_others(tmp_path, monkeypatch):

@@ -26,14 +26,14 @@ def make_feed(request: pytest.FixtureRequest) -> Iterator[MakeFeed]:
     )
     factories = {"chainer": "ChainerFeed", "pillow": "PillowFeed"}
     factory: MakeFeed = getattr(module, factories.get(name, f"make_{name}_feed"))
-    made: list[Feed] = []
+    feeds: list[Feed] = []
 
     def make(spec: FeedSpec) -> Feed:
-        made.append(factory(spec))
-        return made[-1]
+        feeds.append(factory(spec))
+        return feeds[-1]
 
     yield make
-    for feed in made:
+    for feed in feeds:
         feed.close()
         feed.close()
 

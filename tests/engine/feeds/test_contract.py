@@ -1,4 +1,4 @@
-"""What every feed of files keeps: order, labels, pixels, and clear errors."""
+"""Tests of the contract of every feed that reads files: order, labels, pixels and clear errors."""
 
 import dataclasses
 import itertools
@@ -139,12 +139,12 @@ def test_layout_and_dtype_are_all_that_the_tensor_spec_changes(
 
 @every_feed
 def test_augmentation_crops_everywhere_and_mirrors_half(make_feed: MakeFeed, folder: Path) -> None:
-    """On a wide image whose red grows to the right, a crop's red tells its place and its slope the mirror."""
+    """Red increases to the right, so a crop's mean red shows its position and the sign of its slope the mirroring."""
     ramp = np.zeros((64, 256, 3), np.uint8)
     ramp[..., 0] = np.arange(256)
     Image.fromarray(ramp).save(folder / "a.jpg", quality=95)
-    one = ImageFolder(folder.parent, ("class",), ((folder / "a.jpg", 0),))
-    feed = make_feed(_spec(one, batch_size=64, image_size=32))
+    images = ImageFolder(folder.parent, ("class",), ((folder / "a.jpg", 0),))
+    feed = make_feed(_spec(images, batch_size=64, image_size=32))
     red = np.concatenate([feed.next()[0][:, 0].copy() for _ in range(3)]) * STD[0] + MEAN[0]
     mirrored = (red[:, :, -1] < red[:, :, 0]).mean()
     middle = red.mean((1, 2))
@@ -158,8 +158,8 @@ def test_augmentation_crops_everywhere_and_mirrors_half(make_feed: MakeFeed, fol
 @every_feed
 def test_images_smaller_than_the_crop_are_enlarged(make_feed: MakeFeed, folder: Path) -> None:
     Image.new("RGB", (20, 31), (200, 100, 50)).save(folder / "a.jpg", quality=95)
-    one = ImageFolder(folder.parent, ("class",), ((folder / "a.jpg", 0),))
-    x, _ = make_feed(_spec(one, batch_size=2, image_size=32)).next()
+    images = ImageFolder(folder.parent, ("class",), ((folder / "a.jpg", 0),))
+    x, _ = make_feed(_spec(images, batch_size=2, image_size=32)).next()
     assert np.abs(x.transpose(0, 2, 3, 1) * STD + MEAN - [200, 100, 50]).max() < 5
 
 
@@ -188,7 +188,7 @@ DAMAGES: dict[str, tuple[Callable[[bytes], bytes] | None, bool]] = {
     "empty": (lambda data: b"", False),
     "gone": (None, True),
 }
-"""What is left of a file, and whether images are augmented."""
+"""Damages by name: a function that returns the rest of the file, and whether images are augmented."""
 
 
 @every_feed

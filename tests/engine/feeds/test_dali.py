@@ -1,4 +1,4 @@
-"""What only the DALI feed does: prefetch, lend its buffers, close; and on a GPU, guard them."""
+"""Tests of what only the DALI feed does: prefetch, lend its buffers, close, and protect buffers on a GPU."""
 
 from __future__ import annotations
 
@@ -55,11 +55,11 @@ def test_a_batch_is_lent_and_stays_until_the_next_call(images: ImageFolder) -> N
     feed = dali.make_dali_feed(_spec(images))
     for _ in range(5):
         x, t = feed.next()
-        kept, kept_t = x.copy(), t.copy()
+        pixels, labels = x.copy(), t.copy()
         time.sleep(0.03)  # DALI fills its queue meanwhile
         assert not x.flags.owndata
-        assert (x == kept).all()
-        assert (t == kept_t).all()
+        assert (x == pixels).all()
+        assert (t == labels).all()
     feed.close()
 
 
@@ -147,7 +147,7 @@ class Output:
 
 
 class Pipeline:
-    """As DALI's: the first order fills the queue, each one after it orders one batch; none comes without an order."""
+    """A stand-in for DALI's: the first order fills the queue, and each further one orders one batch."""
 
     def __init__(self) -> None:
         self.batches = 0
@@ -249,14 +249,14 @@ def test_on_a_gpu_all_but_reading_files_and_drawing_numbers_is_done_there(images
     assert "affine: False" in decoder, "its threads would take the driver's core"
 
 
-@pytest.mark.parametrize(("threads", "cores", "taken"), [(16, 15, 8), (16, 3, 3), (4, 15, 4), (0, 15, 1)])
+@pytest.mark.parametrize(("threads", "cores", "expected"), [(16, 15, 8), (16, 3, 3), (4, 15, 4), (0, 15, 1)])
 def test_on_a_gpu_dali_takes_few_threads_and_none_of_the_drivers_core(
-    images: ImageFolder, monkeypatch: pytest.MonkeyPatch, threads: int, cores: int, taken: int
+    images: ImageFolder, monkeypatch: pytest.MonkeyPatch, threads: int, cores: int, expected: int
 ) -> None:
     monkeypatch.setattr(dali.os, "sched_getaffinity", lambda _: set(range(cores)))
     spec = replace(_spec(images), threads=threads)
     on_gpu = dali._pipeline(spec, dali.Placement(0, "mixed", hand_over=lambda output: output))
-    assert (on_gpu.num_threads, dali._pipeline(spec, dali.ON_CPU).num_threads) == (taken, max(1, threads))
+    assert (on_gpu.num_threads, dali._pipeline(spec, dali.ON_CPU).num_threads) == (expected, max(1, threads))
 
 
 def test_settings_of_dali_on_a_gpu_are_compared_by_one_variable_and_told(
@@ -282,21 +282,21 @@ def test_settings_of_dali_on_a_gpu_are_compared_by_one_variable_and_told(
 def test_every_setting_of_dali_on_a_gpu_is_one_of_its_decoder_or_its_pipeline() -> None:
     from nvidia.dali import Pipeline, backend
 
-    known = {*backend.GetSchema("decoders__Image").GetArgumentNames(), *inspect.signature(Pipeline).parameters}
-    assert {*dali.GpuSettings.__struct_fields__, "affine"} <= known
+    arguments = {*backend.GetSchema("decoders__Image").GetArgumentNames(), *inspect.signature(Pipeline).parameters}
+    assert {*dali.GpuSettings.__struct_fields__, "affine"} <= arguments
 
 
 def test_how_a_gpu_decodes_is_said_and_that_a_host_does_is_not(
     on_gpu: dali.DaliFeed, images: ImageFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    said = "on the GPU, chroma repeated in place of interpolated"
-    assert (on_gpu.decoding, dali.DaliFeed(_spec(images)).decoding) == (said, None)
+    description = "on the GPU, chroma repeated in place of interpolated"
+    assert (on_gpu.decoding, dali.DaliFeed(_spec(images)).decoding) == (description, None)
     tuned = dali.DaliFeed(replace(_spec(images), hw_decoder_load=0.0), on_gpu._placement)
-    assert tuned.decoding == f"{said}, hw_decoder_load 0"
+    assert tuned.decoding == f"{description}, hw_decoder_load 0"
 
 
 def _story(reason: str, operator: str = "decoders.image") -> RuntimeError:
-    """What DALI tells of an operator that failed: the line that matters stands in the middle."""
+    """Return DALI's error for an operator that failed, with the reason in the middle."""
     return RuntimeError(
         f"Critical error in pipeline:\nError in MIXED operator `nvidia.dali.fn.{operator}`,\nwhich was used in the "
         f'pipeline definition with the following traceback:\n\n  File "dali.py", line 1, in pipeline\n\n'
@@ -341,7 +341,7 @@ def test_a_file_that_dali_names_is_named_whatever_it_raises(
 
 
 def test_an_error_that_is_no_images_stays_what_it_is(on_gpu: dali.DaliFeed, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As a fault on the GPU: all of its work fails after it."""
+    """An example is a fault on the GPU, after which all work fails."""
     error = _story("CUDA runtime API error cudaErrorIllegalAddress (700)", "crop_mirror_normalize")
     monkeypatch.setattr(dali, "_first_broken", lambda paths: pytest.fail("looks at images"))
     monkeypatch.setattr(on_gpu._pipeline, "share_outputs", Mock(side_effect=error))
@@ -431,9 +431,9 @@ def test_on_a_gpu_far_behind_the_host_every_batch_arrives_whole(images: ImageFol
     for batch in late:
         x, _ = again.next()
         with stream:
-            one, other = (cupy.asnumpy(pixels, stream=stream).astype(np.float32) for pixels in (x, batch))
+            expected, actual = (cupy.asnumpy(pixels, stream=stream).astype(np.float32) for pixels in (x, batch))
         # Two decoders share the work and round differently; another batch would be about 1 away.
-        assert np.abs(one - other).mean() < 0.05
+        assert np.abs(expected - actual).mean() < 0.05
     again.close()
 
 

@@ -114,7 +114,7 @@ def test_scan_tells_how_far_it_is_when_there_is_much_to_look_into(
     for number in range(5):
         _touch(tmp_path / "a" / f"{number}.jpg", odd_images.accepted()["plain"])
     seen: list[tuple[int, int]] = []
-    scan(tmp_path, progress=lambda done, of: seen.append((done, of)))
+    scan(tmp_path, progress=lambda done, total: seen.append((done, total)))
     assert seen == [(2, 5), (4, 5)]
 
 
@@ -195,9 +195,9 @@ def test_classes_differ_in_colour(photos: dataset.ImageFolder) -> None:
 
 def test_bytes_do_not_depend_on_the_number_of_workers_or_files(tmp_path: Path) -> None:
     seen: list[tuple[int, int]] = []
-    one = generate(tmp_path / "one", n_files=8, workers=1)
-    two = generate(tmp_path / "two", n_files=6, workers=2, progress=lambda done, of: seen.append((done, of)))
-    alone, together = _digest(one.root), _digest(two.root)
+    first = generate(tmp_path / "one", n_files=8, workers=1)
+    second = generate(tmp_path / "two", n_files=6, workers=2, progress=lambda done, total: seen.append((done, total)))
+    alone, together = _digest(first.root), _digest(second.root)
     assert len(together) == 6
     assert together.items() <= alone.items()
     assert seen == [(done, 6) for done in range(7)]
@@ -225,11 +225,11 @@ def test_a_complete_set_is_taken_as_it_is(cache: Path) -> None:
     ids=["a file less", "a file more", "a file cut", "no manifest", "half a manifest", "another version"],
 )
 def test_a_damaged_set_is_made_anew(cache: Path, damage: Any) -> None:
-    whole = _digest(ensure_generated().root)
+    complete = _digest(ensure_generated().root)
     damage(next(cache.rglob("*.JPEG")), cache / "manifest.json")
     again = ensure_generated()
     manifest = read_manifest(cache)
-    assert _digest(again.root) == whole
+    assert _digest(again.root) == complete
     assert manifest is not None
     assert manifest.version == generated.SET_VERSION
     assert len(again.files) == 4
@@ -244,7 +244,7 @@ def test_an_interrupted_generation_ends_soon_and_leaves_nothing(cache: Path, mon
         rendered.append(index)
         return render(index)
 
-    def interrupt(done: int, of: int) -> None:
+    def interrupt(done: int, total: int) -> None:
         if done:
             raise KeyboardInterrupt
 
@@ -302,17 +302,17 @@ def test_of_two_generations_at_once_one_set_stays(cache: Path) -> None:
         return ensure_generated()
 
     with ThreadPoolExecutor(2) as pool:
-        one, other = pool.map(make, range(2))
-    assert one == other == scan(cache)
+        first, second = pool.map(make, range(2))
+    assert first == second == scan(cache)
     assert [path.name for path in cache.parent.iterdir()] == [cache.name]
 
 
 def test_the_winner_of_a_race_is_not_replaced(cache: Path) -> None:
     inode = 0
 
-    def overtake(done: int, of: int) -> None:
+    def overtake(done: int, total: int) -> None:
         nonlocal inode
-        if done == of:
+        if done == total:
             inode = generate().root.stat().st_ino
 
     generate(progress=overtake)

@@ -1,4 +1,4 @@
-"""Which files every feed takes, by their first bytes."""
+"""Tests of the check, by the first bytes, that every feed can read a file."""
 
 from pathlib import Path
 
@@ -22,9 +22,9 @@ def test_what_some_feed_would_not_take_is_told_for_what_it_is(tmp_path: Path, na
 @given(st.data())
 def test_any_bytes_are_taken_or_refused(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
     """Headers cut, changed and made up never end it otherwise, or never."""
-    whole = odd_images.accepted()[data.draw(st.sampled_from(["plain", "cmyk", "png", "profile"]))]
+    encoded = odd_images.accepted()[data.draw(st.sampled_from(["plain", "cmyk", "png", "profile"]))]
     cut = data.draw(st.integers(0, 700))
-    changed = whole[:cut] + data.draw(st.binary(max_size=40)) + whole[cut + data.draw(st.integers(0, 40)) :]
+    changed = encoded[:cut] + data.draw(st.binary(max_size=40)) + encoded[cut + data.draw(st.integers(0, 40)) :]
     path = tmp_path_factory.getbasetemp() / "any.jpg"
     path.write_bytes(changed)
     reason = image_header.refusal(str(path))

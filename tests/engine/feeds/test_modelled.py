@@ -41,8 +41,8 @@ MS = 1_000_000
 
 def _decoder(now: Time, depth: int, noted: list[tuple[int, int]] | None = None) -> Decoder:
     """One that takes half a second for a batch."""
-    told = noted if noted is not None else []
-    return Decoder(500 * MS, depth, lambda begin_ns, end_ns: told.append((begin_ns, end_ns)), now)
+    intervals = noted if noted is not None else []
+    return Decoder(500 * MS, depth, lambda begin_ns, end_ns: intervals.append((begin_ns, end_ns)), now)
 
 
 def test_whoever_takes_batches_at_once_gets_them_at_the_rate_of_decoding(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -98,9 +98,9 @@ def test_mixed_decoding_leaves_the_device_its_share_as_work() -> None:
         feed = MixedFeed(SPEC)
         x, _ = feed.next()
         assert feed.next()[0] is x
-    kernels = [one for one in recorder.activities if one.kind == "kernel"]
+    kernels = [activity for activity in recorder.activities if activity.kind == "kernel"]
     assert len(kernels) == 2 * len(stages(4, 32, "float32"))
-    assert [one.kind for one in recorder.activities if one.kind != "kernel"] == ["input"] * 4
+    assert [activity.kind for activity in recorder.activities if activity.kind != "kernel"] == ["input"] * 4
     assert (feed.on_device, feed.prefetch_depth) == (True, 2)
 
 

@@ -1,4 +1,4 @@
-"""What only the OpenCV feed does."""
+"""Tests of what only the OpenCV feed does."""
 
 from pathlib import Path
 from types import SimpleNamespace

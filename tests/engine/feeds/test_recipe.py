@@ -47,16 +47,16 @@ def test_no_order_of_rungs_loses_a_source_or_a_wrapper(name):
         pytest.importorskip("torch", reason="PyTorch is not installed: pip install torch==2.13.0")
     both = 0
     for config in _configs(name):
-        made = _folded(name, config, FeedRecipe(SPEC, _source))
+        recipe = _folded(name, config, FeedRecipe(SPEC, _source))
         alone = [_changes(name, rung) for rung in config]
-        assert (made.source is not _source) == any(source for source, _ in alone), config
-        assert len(made.wrappers) == sum(wrappers for _, wrappers in alone), config
-        both += made.source is not _source and bool(made.wrappers)
+        assert (recipe.source is not _source) == any(source for source, _ in alone), config
+        assert len(recipe.wrappers) == sum(wrappers for _, wrappers in alone), config
+        both += recipe.source is not _source and bool(recipe.wrappers)
     assert both >= 4, "cuda_graph with dali and with opencv, in both orders"
 
 
 def test_what_is_asked_of_the_feed_is_kept_when_its_source_changes():
-    """As a rung would that switches augmentation off."""
+    """A rung that switches augmentation off would rely on this."""
     plain = FeedRecipe(SPEC, lambda spec, where: ["plain", spec.augment, where])
     without = dataclasses.replace(plain, spec=dataclasses.replace(plain.spec, augment=False))
     other = without.with_source(lambda spec, where: ["other", spec.augment, where])

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from tcbench.engine.backends.chainer.compat import chainer
-from tcbench.engine.feeds.base import Feed, required_images
+from tcbench.engine.feeds.base import Feed
 from tcbench.engine.feeds.dataset import ImageFolder
 from tcbench.engine.feeds.pillow import augmented_image, scaled_image, shuffle_rng
 from tcbench.engine.feeds.spec import FeedSpec
@@ -48,7 +48,7 @@ class ChainerFeed(Feed):
     """Batches that Chainer's iterator makes in the calling thread."""
 
     def __init__(self, spec: FeedSpec) -> None:
-        images = required_images(spec)
+        images = spec.required_images()
         order = shuffle_rng(spec)
         self._iterator = chainer.iterators.SerialIterator(
             PreprocessedDataset(ScaledImageDataset(images, spec.image_size), spec),

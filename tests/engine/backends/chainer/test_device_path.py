@@ -33,7 +33,7 @@ from tcbench.engine.feeds import dali
 from tcbench.hardware.gpus import GpuProperties
 
 STEPS, CAPTURED = 2, 4
-"""From the fourth step on a captured one is replayed."""
+"""The numbers of steps without and with a captured graph, which is replayed from the fourth step on."""
 SINGLE = ("fp32+fused", "fp32+im2col", "fp32+batched+nhwc+fused+static_graph")
 MORE = ("fp32", "fp32+batched", "fp32+nhwc+fused", "bf16+fused")
 HALF = ("fp16", "fp16+batched", "fp16+nhwc", "fp16+fused", "fp16+batched+nhwc+fused", "fp16+nhwc+im2col")
@@ -49,13 +49,13 @@ def on_gpus(configs: tuple[str, ...]) -> list[tuple[str, int, bool]]:
 
 @functools.cache
 def on_host(config: str) -> Trained:
-    """By NumPy, whose sums are in float64: where rounding alone decides a sign, both go the same way."""
+    """Train on the host with NumPy's float64 sums, so that rounding decides signs as in the device's reference."""
     return train(config, STEPS, site=numpys_processor(threads=2))
 
 
 @functools.cache
 def on_device(config: str, sm: int = 90, fast: bool = True, steps: int = STEPS, **settings: TrainSettings) -> Trained:
-    """By a GPU's path; what several tests compare with is trained once."""
+    """Train on a GPU's path. Cached, because several tests compare with the same training."""
     return train(config, steps, site=on_numpy(sm, fast), **settings)
 
 
@@ -95,8 +95,8 @@ def test_the_work_that_a_forecast_lists_is_what_a_processor_does(config):
     gpu = TracingAccelerator(GpuProperties("A GPU", 90, 1, 1 << 40))
     forecast = OpenDevice(gpu, HostClock(), lambda: 0)
     processor = Recording()
-    here = OpenDevice(processor, HostClock(), lambda: 0, processor.enter)
-    for site in (forecast, here):
+    host = OpenDevice(processor, HostClock(), lambda: 0, processor.enter)
+    for site in (forecast, host):
         with small_session(config, site=site) as session:
             run_step(session)
     listed = [event.work for event in gpu.events if event.kind == "launch"]
@@ -104,8 +104,8 @@ def test_the_work_that_a_forecast_lists_is_what_a_processor_does(config):
     assert list(as_on_a_gpu(processor.works)) == list(as_on_a_gpu(listed))
 
 
-def largest_difference(one: Trained, other: Trained) -> float:
-    return max(float(np.abs(one.running[name] - other.running[name]).max()) for name in one.running)
+def largest_difference(first: Trained, second: Trained) -> float:
+    return max(float(np.abs(first.running[name] - second.running[name]).max()) for name in first.running)
 
 
 WITHIN = {"fp32": (2e-6, 2e-4, 1e-5), "fp16": (2e-3, 0.2, 1e-2), "bf16": (1e-2, 0.4, 5e-2)}
@@ -122,8 +122,10 @@ WITHIN = {"fp32": (2e-6, 2e-4, 1e-5), "fp16": (2e-3, 0.2, 1e-2), "bf16": (1e-2, 
 )
 def test_training_on_a_device_is_that_on_the_host(config, sm, fast):
     device, host = on_device(config, sm, fast), on_host(config)
-    differ = loss_distance(device, host), change_distance(device, host), largest_difference(device, host)
-    assert all(one < most for one, most in zip(differ, WITHIN[config[:4]], strict=True)), differ
+    differences = loss_distance(device, host), change_distance(device, host), largest_difference(device, host)
+    assert all(difference < limit for difference, limit in zip(differences, WITHIN[config[:4]], strict=True)), (
+        differences
+    )
 
 
 def test_tf32_is_fp32_to_whoever_computes_in_float64():
@@ -143,7 +145,7 @@ def test_a_captured_step_replays_bit_for_bit(config):
 
 
 class Lending(Batches):
-    """As DALI does on a GPU: each batch lies somewhere else on the device, and is gone when the next is asked for."""
+    """A feed that behaves like DALI on a GPU: each batch has a new address and is overwritten by the next call."""
 
     on_device = True
     decoding = "on the device"
@@ -183,7 +185,7 @@ def test_a_captured_step_reads_every_batch_wherever_dali_stands_in_the_config(mo
     eager = losses("fp32+dali")
     for config in ("fp32+dali+cuda_graph", "fp32+cuda_graph+dali", "cuda_graph+dali+fp32"):
         assert losses(config) == eager, config
-    assert all(one != other for one, other in itertools.pairwise(eager))
+    assert all(previous != loss for previous, loss in itertools.pairwise(eager))
 
 
 @pytest.mark.long
@@ -203,7 +205,7 @@ def test_the_batched_update_does_what_the_many_updates_do(config):
 
 
 def test_the_batched_update_sends_its_table_at_every_step_wherever_gradients_lie(monkeypatch):
-    """On a GPU their addresses change from step to step, in NumPy they may or may not: the trace shows the copy."""
+    """The trace must show the copy, because addresses change at every step only on a GPU."""
     site = on_numpy()
     with small_session("fp16+batched", site=site) as session:
         monkeypatch.setattr(site.accelerator, "launch", lambda work, *arrays: None)
@@ -216,7 +218,7 @@ def test_the_batched_update_sends_its_table_at_every_step_wherever_gradients_lie
 
 
 def test_a_step_gives_back_what_it_takes():
-    """Between steps nothing is alive but weights, optimizer, gradients, batch and loss: steps do not pile up memory."""
+    """Only weights, optimizer, gradients, batch and loss may stay alive between steps."""
     site = on_numpy()
     alive = []
     with small_session("fp16+batched+nhwc+fused", site=site) as session:
@@ -233,6 +235,6 @@ def test_a_devices_optimizer_refuses_parameters_that_it_would_take_for_single_pr
         model.w = chainer.Parameter(np.ones(3))
     settings = OptimizerSpec(learning_rate=0.1, momentum=0.9, weight_decay=0.0, build=optimizer)
     with use(on_numpy().accelerator), pytest.raises(ValueError, match="expected float32 or 16 bits, got float64"):
-        made = optimizer(settings, model)
+        instance = optimizer(settings, model)
         model.w.grad = np.ones(3)
-        made.update()
+        instance.update()

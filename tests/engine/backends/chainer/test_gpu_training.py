@@ -30,7 +30,7 @@ CONFIGS = [
 
 
 def gpu_site() -> OpenDevice:
-    """Without autotuning, which would take most of these tests' time."""
+    """Open a GPU without autotuning, which would take most of these tests' time."""
     return open_site(factories.make_cell("fp32", 8, device="cuda:0", cudnn=CudnnSettings(autotune=False)))
 
 
@@ -75,19 +75,19 @@ def test_a_captured_step_reads_no_memory_that_was_released():
         losses = []
         for _ in range(STEPS):
             losses.append(run_step(session))
-            taken = []
+            blocks = []
             for n_bytes in (1 << 12, 1 << 16, 1 << 20, 1 << 24):
                 for _ in range(8):
                     block = site.accelerator.empty((n_bytes,), np.uint8)
                     block.data.memset_async(0xFF, n_bytes, site.accelerator.stream)
-                    taken.append(block)
-            del taken
+                    blocks.append(block)
+            del blocks
     assert np.allclose(losses, on_gpu("fp16+batched+nhwc+fused").losses, rtol=1e-2)
 
 
 @pytest.mark.parametrize("config", ["fp16", "fp16+batched+nhwc+fused+cuda_graph"])
 def test_what_a_gpu_needs_for_a_step_is_known_however_late_its_host_launches(config):
-    """Of images this small the host launches for longer than the GPU computes, unless it launches a graph."""
+    """Launching such small images takes the host longer than the GPU computes, unless it launches a graph."""
     with small_session(config, site=gpu_site()) as session:
         ranges = Ranges([phase.name for phase in session.phases])
         for _ in range(3):
@@ -109,7 +109,7 @@ def test_cupti_that_was_attached_before_the_capture_records_what_a_replay_does()
         with recorder.recording():
             after = run_step(session)
     assert np.isfinite([*before, after]).all()
-    assert sum(one.kind == "kernel" and bool(one.graph_node) for one in recorder.activities) > 20
+    assert sum(activity.kind == "kernel" and bool(activity.graph_node) for activity in recorder.activities) > 20
     assert recorder.dropped == 0
 
 

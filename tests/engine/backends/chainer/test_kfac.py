@@ -35,16 +35,16 @@ class Seen(chainer.FunctionHook):
     name = "seen"
 
     def __init__(self) -> None:
-        self.of: dict[int, tuple[object, np.ndarray, np.ndarray]] = {}
+        self.by_filter: dict[int, tuple[object, np.ndarray, np.ndarray]] = {}
 
     def forward_preprocess(self, function, in_data) -> None:
         if function.label.endswith(".wgrad"):
             node = function.launch.__self__
-            self.of[id(node.w)] = node, node.x.astype(np.float64), in_data[0].astype(np.float64)
+            self.by_filter[id(node.w)] = node, node.x.astype(np.float64), in_data[0].astype(np.float64)
 
 
 def patches(node, x: np.ndarray) -> np.ndarray:
-    """What the filter meets, (image, pixel, value of the filter), pixel by pixel."""
+    """Return the filter's inputs at each output pixel, (image, pixel, filter element)."""
     if x.ndim == 2:
         return np.concatenate([x, np.ones((len(x), 1))], axis=1)[:, None, :]
     last = node.layout == "NHWC"
@@ -52,9 +52,9 @@ def patches(node, x: np.ndarray) -> np.ndarray:
     side = node.w.shape[1 if last else 2]
     padded = np.pad(images, [(0, 0), (0, 0), (node.pad,) * 2, (node.pad,) * 2])
     steps = range(0, padded.shape[2] - side + 1, node.stride)
-    met = [padded[:, :, i : i + side, j : j + side] for i, j in itertools.product(steps, steps)]
+    windows = [padded[:, :, i : i + side, j : j + side] for i, j in itertools.product(steps, steps)]
     axes = (0, 2, 3, 1) if last else (0, 1, 2, 3)
-    return np.stack([one.transpose(axes).reshape(len(x), -1) for one in met], axis=1)
+    return np.stack([window.transpose(axes).reshape(len(x), -1) for window in windows], axis=1)
 
 
 def outputs(node, gy: np.ndarray) -> np.ndarray:
@@ -79,7 +79,7 @@ def solved(a: np.ndarray, g: np.ndarray, gradient: np.ndarray, damping: float) -
 
 
 def matrices(step) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-    """By layer, the gradients that the optimizer is about to read, as (K, D), and its filter."""
+    """Return each layer's gradient that the optimizer will read, as (K, D), and its filter."""
     gradients = [np.array(on_host(g), np.float64) for g in step.optimizer.gradients()]
     by_layer = {}
     for layer in step.preconditioner.layers:
@@ -110,7 +110,7 @@ CONFIGS = {
 def errors(config: str, steps: int = 3) -> dict[str, float]:
     """The largest distance of each layer's gradient from the dense one's, over a few steps of training."""
     worst: dict[str, float] = {}
-    kept: dict[str, tuple[np.ndarray, np.ndarray]] = {}
+    averages: dict[str, tuple[np.ndarray, np.ndarray]] = {}
     with session(config) as opened:
         step = opened.step
         for _ in range(steps):
@@ -120,10 +120,10 @@ def errors(config: str, steps: int = 3) -> dict[str, float]:
             for phase in opened.phases[3:-1]:
                 phase.run()
             for name, (after, w) in matrices(step).items():
-                node, x, gy = seen.of[id(w)]
+                node, x, gy = seen.by_filter[id(w)]
                 new = expected_factors(node, x, gy)
-                old = kept.get(name, new)
-                kept[name] = a, g = tuple(DECAY * o + (1 - DECAY) * n for o, n in zip(old, new, strict=True))
+                old = averages.get(name, new)
+                averages[name] = a, g = tuple(DECAY * o + (1 - DECAY) * n for o, n in zip(old, new, strict=True))
                 right = solved(a, g, before[name][0], DAMPING)
                 off = float(np.linalg.norm(after - right) / np.linalg.norm(right))
                 worst[name] = max(worst.get(name, 0.0), off)
@@ -185,14 +185,14 @@ def test_factors_and_inverses_are_made_anew_at_every_interval_and_gradients_divi
             for phase in opened.phases[3:]:
                 phase.run()
             seen.append((step.preconditioner._moments.copy(), {n: g for n, (g, _) in matrices(step).items()}))
-    changed = [not np.array_equal(one[0], other[0]) for one, other in itertools.pairwise(seen)]
+    changed = [not np.array_equal(before[0], after[0]) for before, after in itertools.pairwise(seen)]
     assert changed == [False, False, True, False, False, True]
 
 
 def test_a_factor_that_cannot_be_inverted_is_named(monkeypatch):
     with session("fp32+kfac") as opened:
         run_up_to(opened, "factors")
-        layer = next(one for one in opened.step.preconditioner.layers if one.name == "block1.b")
+        layer = next(candidate for candidate in opened.step.preconditioner.layers if candidate.name == "block1.b")
         opened.step.preconditioner._factors[layer][1][0, 0] = -1e6
         opened.phases[4].run()
         with pytest.raises(TrainingError, match=r"factor of block1\.b is not positive .* raise train.kfac.damping"):
@@ -202,6 +202,6 @@ def test_a_factor_that_cannot_be_inverted_is_named(monkeypatch):
 def test_costly_layers_are_shared_over_ranks():
     layers = tuple(kfac.KfacLayer(str(size), 0, None, size, size) for size in (10, 100, 90, 30, 80))
     owners = kfac.assign_ranks(layers, 2)
-    costs = [sum(layer.cost for layer, rank in owners.items() if rank == which) for which in (0, 1)]
+    costs = [sum(layer.cost for layer, rank in owners.items() if rank == number) for number in (0, 1)]
     assert max(costs) / sum(costs) < 0.56
     assert kfac.assign_ranks(layers, 1) == dict.fromkeys(layers, 0)

@@ -17,7 +17,7 @@ class Told:
         self.open -= 1
 
 
-def told(config: str) -> Told:
+def reported_layers(config: str) -> Told:
     layers = Told()
     with small_session(config) as session:
         run_step(session)
@@ -25,12 +25,12 @@ def told(config: str) -> Told:
             run_step(session)
         seen = len(layers.names)
         run_step(session)
-        assert len(layers.names) == seen  # nobody is told any more
+        assert len(layers.names) == seen  # nothing is reported any more
     return layers
 
 
 def test_every_layer_is_told_forward_and_in_the_opposite_order_backward():
-    layers = told("fp32")
+    layers = reported_layers("fp32")
     half = len(layers.names) // 2
     forward, backward = layers.names[:half], layers.names[half:]
     assert forward[:4] == ["stem/conv", "stem/bn", "stem/relu", "max pool"]
@@ -41,12 +41,12 @@ def test_every_layer_is_told_forward_and_in_the_opposite_order_backward():
 
 
 def test_what_a_rung_fuses_is_one_layer():
-    assert told("fp32+nhwc+fused").names.count("block1.c/bn+add+relu") == 2  # forward and backward
+    assert reported_layers("fp32+nhwc+fused").names.count("block1.c/bn+add+relu") == 2  # forward and backward
 
 
 @pytest.mark.parametrize("config", ["fp32", "fp16+batched+nhwc+fused"])
 def test_a_recorded_graph_tells_the_layers_of_the_graph_that_it_replays(config):
-    replayed, layers = told(f"{config}+static_graph"), told(config)
+    replayed, layers = reported_layers(f"{config}+static_graph"), reported_layers(config)
     half = len(layers.names) // 2
     # The gradient of an addition is that of its inputs: nothing is launched, and there is nothing to tell of.
     backward = [name for name in layers.names[half:] if not name.endswith("/add")]

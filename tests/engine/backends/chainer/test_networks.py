@@ -29,20 +29,21 @@ SLOW = ("fp32", "fp32+im2col", "fp32+nhwc", "bf16+batched", "fp16+nhwc+fused", "
 
 @NETWORKS
 @pytest.mark.parametrize(
-    "config", ["fp32+batched+nhwc+fused+static_graph", *(pytest.param(one, marks=pytest.mark.slow) for one in SLOW)]
+    "config",
+    ["fp32+batched+nhwc+fused+static_graph", *(pytest.param(config, marks=pytest.mark.slow) for config in SLOW)],
 )
 def test_a_network_trains_in_float32_as_in_float64(model, config):
-    """In 16 bits about so."""
+    """Training in 16 bits agrees roughly."""
     single = config.startswith("fp32")
-    exact, found = trained("fp64", model), trained(config, model, site=numpys_processor() if single else None)
-    assert loss_distance(found, exact) < (1e-4 if single else 5e-2)
-    assert change_distance(found, exact) < (2e-2 if single else 0.5)
+    exact, approximate = trained("fp64", model), trained(config, model, site=numpys_processor() if single else None)
+    assert loss_distance(approximate, exact) < (1e-4 if single else 5e-2)
+    assert change_distance(approximate, exact) < (2e-2 if single else 0.5)
 
 
 @NETWORKS
 @pytest.mark.parametrize("config", [pytest.param("fp32", marks=pytest.mark.slow), "fp16+batched+nhwc+fused"])
 def test_a_network_takes_the_path_of_a_gpu_to_the_same_numbers(model, config):
-    """With the plain references in the place of kernels and cuDNN."""
+    """Plain references replace kernels and cuDNN."""
     host = trained(config, model, site=numpys_processor())
     gpu = trained(config, model, site=on_numpy())
     assert loss_distance(gpu, host) < (1e-4 if config == "fp32" else 3e-2)
@@ -107,8 +108,8 @@ def test_auxiliary_losses_count_with_their_weight_and_in_training_alone():
         logits = model._body(model, x)
         assert len(logits) == 3
 
-        def cross_entropy(one):
-            values = one.array.astype(np.float64)
+        def cross_entropy(logits):
+            values = logits.array.astype(np.float64)
             return float(np.mean(np.log(np.exp(values).sum(1)) - values[:, 0]))
 
         main, *sides = map(cross_entropy, logits)

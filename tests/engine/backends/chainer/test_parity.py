@@ -110,8 +110,9 @@ def errors(config: str) -> Errors:
 
 
 def p_of_more_kinks(without: Errors, with_rung: Errors) -> float:
-    """Of a one-sided sign test over the seeds that a kink touches in one of the two only: the probability of so many or
-    more on the rung's side if it made no difference (exact McNemar test)."""
+    """Return the p-value of an exact McNemar test that the rung makes kinks more frequent.
+
+    It is a one-sided sign test over the seeds at which a kink touches only one of the two runs."""
     more = int(np.sum(with_rung.touched & ~without.touched))
     fewer = int(np.sum(~with_rung.touched & without.touched))
     return sum(math.comb(more + fewer, k) for k in range(more, more + fewer + 1)) / 2 ** (more + fewer)
@@ -132,14 +133,14 @@ def added_rung(base: str, config: str):
 def test_a_rung_is_within_its_declared_parity(base, config):
     parity = added_rung(base, config).parity
     for seed in FEW:
-        one, other = trained(config, seed), trained(base, seed)
+        with_rung, without = trained(config, seed), trained(base, seed)
         if parity.kind == "exact":
-            assert np.array_equal(one.losses, other.losses)
-            assert np.array_equal(one.change, other.change)
+            assert np.array_equal(with_rung.losses, without.losses)
+            assert np.array_equal(with_rung.change, without.change)
         else:
             tolerance = parity.of(storage_of(RUNGS[name] for name in config.split("+")))
-            assert loss_distance(one, other) <= tolerance.loss
-            assert change_distance(one, other) <= tolerance.update
+            assert loss_distance(with_rung, without) <= tolerance.loss
+            assert change_distance(with_rung, without) <= tolerance.update
 
 
 @pytest.mark.parametrize(("base", "config"), [*PAIRS, *MORE])

@@ -1,4 +1,4 @@
-"""What Chainer's base feed is: its own classes, and the batches that every framework's base gets."""
+"""Tests of Chainer's base feed: it uses Chainer's classes and delivers the same batches as every framework's base."""
 
 import dataclasses
 
@@ -28,9 +28,9 @@ def test_it_is_chainers_dataset_and_iterator(images: ImageFolder) -> None:
 @pytest.mark.parametrize("augment", [True, False])
 def test_its_batches_are_those_of_the_feed_without_a_framework_bit_for_bit(images: ImageFolder, augment: bool) -> None:
     spec = dataclasses.replace(_spec(images), batch_size=7, augment=augment)
-    ours, plain = ChainerFeed(spec), PillowFeed(spec)
+    chainers, plain = ChainerFeed(spec), PillowFeed(spec)
     for _ in range(9):  # two and a half epochs of 24 images
-        (x, t), (y, u) = ours.next(), plain.next()
+        (x, t), (y, u) = chainers.next(), plain.next()
         assert (x.dtype, t.dtype) == (y.dtype, u.dtype)
         assert np.array_equal(x, y)
         assert np.array_equal(t, u)

@@ -86,10 +86,10 @@ def test_ranks_equal_one_process_that_averages_their_gradients(trained, config):
 @pytest.mark.long
 @pytest.mark.parametrize("config", [marked(config) for config in CONFIGS])
 def test_parameters_are_equal_across_ranks_bit_for_bit(trained, config):
-    one, *others = (rank.parameters for rank in trained[config])
-    for other in others:
-        assert one.keys() == other.keys()
-        assert all(np.array_equal(one[name], other[name]) for name in one)
+    first, *remaining = (rank.parameters for rank in trained[config])
+    for other in remaining:
+        assert first.keys() == other.keys()
+        assert all(np.array_equal(first[name], other[name]) for name in first)
 
 
 @pytest.mark.long
@@ -117,8 +117,9 @@ def test_what_is_reduced_is_32_bits_of_every_gradient_or_16(trained, config):
 
 @pytest.mark.parametrize(("config", "fault"), [marked(f"{config}:{fault}", config, fault) for config, fault in FAULTS])
 def test_a_missing_or_wrong_all_reduce_is_caught(trained, config, fault):
-    """By the session where ranks drift apart; where all go the same wrong way, by the reference alone. (A buffer that
-    nothing was packed into is 0 on all of them.)"""
+    """The session notices ranks that drift apart; only the reference notices ranks that are all wrong in the same way.
+
+    (A buffer that nothing was packed into is 0 on all ranks.)"""
     drift_apart = fault == "other" or (fault == "missing" and "flat" not in config)
     for rank in trained[f"{config}:{fault}"]:
         if drift_apart:

@@ -23,14 +23,14 @@ class Applied(chainer.FunctionHook):
 
 
 def applied(config: str, steps: int = 1) -> list[Applied]:
-    """What each of `steps` steps applies."""
-    found = []
+    """Run `steps` steps and return the functions that each applied."""
+    hooks = []
     with small_session(config) as session:
         for _ in range(steps):
             with Applied() as hook:
                 run_step(session)
-            found.append(hook)
-    return found
+            hooks.append(hook)
+    return hooks
 
 
 def count(hook: Applied, *names: str) -> int:
@@ -69,7 +69,7 @@ def test_static_graph_records_anew_until_a_pass_has_gone_backward():
             run_step(session)
             run_step(session)
         pairs = zip(static.step.model.params(), dynamic.step.model.params(), strict=True)
-        assert all(np.array_equal(ours.grad, theirs.grad) for ours, theirs in pairs)
+        assert all(np.array_equal(replayed.grad, plain.grad) for replayed, plain in pairs)
 
 
 def test_static_graph_refuses_the_gradient_of_a_pass_whose_memory_is_used_again():
@@ -108,8 +108,10 @@ def test_activations_are_freed_before_the_next_forward_pass():
             assert len(seen) > 50
             session.step.backward()
             stays = [session.step.x, session.step.t, *(p.array for p in session.step.model.params())]
-            kept = {id(array) for array in stays}
-            alive = [ref() for ref in seen if ref() is not None and id(ref()) not in kept]
-            assert [one for one in alive if not isinstance(one, np.ndarray) or one.base is None] == []
+            permanent = {id(array) for array in stays}
+            alive = [ref() for ref in seen if ref() is not None and id(ref()) not in permanent]
+            assert [
+                survivor for survivor in alive if not isinstance(survivor, np.ndarray) or survivor.base is None
+            ] == []
         finally:
             gc.enable()

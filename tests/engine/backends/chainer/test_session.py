@@ -14,9 +14,9 @@ def test_the_seed_decides_the_weights_and_the_first_loss():
         with small_session("fp32", seed) as session:
             return session.step.model.stem.w.array.tobytes(), run_step(session)
 
-    zero, again, one = map(first, (0, 0, 1))
-    assert zero == again
-    assert zero[0] != one[0] and zero[1] != one[1]
+    seed_0, seed_0_again, seed_1 = map(first, (0, 0, 1))
+    assert seed_0 == seed_0_again
+    assert seed_0[0] != seed_1[0] and seed_0[1] != seed_1[1]
 
 
 def test_facts_name_the_model_and_its_memory():
@@ -30,7 +30,7 @@ def test_facts_name_the_model_and_its_memory():
 
 
 def test_a_network_that_is_not_what_its_stages_say_does_not_train():
-    """As where a field of a stage is read and handed on, and not used."""
+    """This happens when a field of a stage is passed on but never used."""
 
     class Grouped(ResNet):
         def parameters(self, n_classes):

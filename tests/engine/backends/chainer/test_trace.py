@@ -1,4 +1,4 @@
-"""What one step asks of a GPU. All of it, in order, of every config: tests/corpus/traced."""
+"""Tests of the traced work of one step on a GPU. tests/corpus/traced has the complete traces of every config."""
 
 import msgspec
 import pytest
@@ -16,12 +16,15 @@ def planned(name: str, batch_size: int = 2, image_size: int = 32, **selected):
     gpu = gpus.load("H200")
     device = Device("cuda:0", gpu.device_name, gpu.memory_bytes, divmod(gpu.sm, 10))
     selection = plan.Selection(batch_sizes=(batch_size,), image_size=image_size, **selected)
-    return {one.cell.config: one.cell for one in plan.make(scenario.load(name), selection, device, remote=True).cells}
+    return {
+        planned_cell.cell.config: planned_cell.cell
+        for planned_cell in plan.make(scenario.load(name), selection, device, remote=True).cells
+    }
 
 
 @pytest.mark.long
 def test_a_recorded_graph_holds_little_more_than_the_step_that_it_was_recorded_from():
-    """What the program drops is used again; all that is made anew would be half as much again."""
+    """Freed memory is reused; without reuse a recorded graph would need half as much again."""
     config = "fp16+dali+batched+nhwc+fused"
     cells = planned("naruse2018", 8, 224, configs=(config, f"{config}+static_graph"))
     dynamic, static = (trace_cell(cell, gpus.load("H200").properties()) for cell in cells.values())

@@ -53,10 +53,10 @@ def losses(config: str) -> np.ndarray:
 def test_a_config_trains_as_its_base_does(base, config):
     """The first loss is before any update, so it tells the forward pass; the last ones tell that updates happen, once
     a step. The whole untrained net amplifies rounding, hence the wide tolerance there."""
-    one, other = losses(config), losses(base)
-    assert one[0] == pytest.approx(other[0], rel=2e-2)
-    assert one[-1] == pytest.approx(other[-1], rel=0.5)
-    assert len(set(one)) == STEPS
+    config_losses, base_losses = losses(config), losses(base)
+    assert config_losses[0] == pytest.approx(base_losses[0], rel=2e-2)
+    assert config_losses[-1] == pytest.approx(base_losses[-1], rel=0.5)
+    assert len(set(config_losses)) == STEPS
 
 
 @pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
@@ -89,7 +89,7 @@ def test_a_cell_is_measured_by_the_devices_clock():
 
 
 def test_memory_that_is_spent_is_out_of_memory():
-    """Of the GPU's memory a small part is allowed, so that the host need not hold a batch that does not fit there."""
+    """Only a small part of the GPU's memory is allowed, so that a batch which does not fit is small on the host."""
     from tcbench.engine.measure import worker
 
     torch.cuda.set_per_process_memory_fraction(0.01)

@@ -18,10 +18,10 @@ from tcbench.engine.models.geometry import Auxiliary, Dropout, Named, Network
 class KeepingAll(Network):
     """A network whose dropout drops nothing: PyTorch's masks are its own."""
 
-    of: Network = field(default_factory=lambda: THIN["vgg16"][0])
+    base: Network = field(default_factory=lambda: THIN["vgg16"][0])
 
     def stages(self, variant: str, n_classes: int) -> Iterator[Named]:
-        for name, stage in self.of.stages(variant, n_classes):
+        for name, stage in self.base.stages(variant, n_classes):
             if isinstance(stage, Auxiliary):
                 inner = tuple((n, Dropout(0.0) if isinstance(s, Dropout) else s) for n, s in stage.stages)
                 yield name, Auxiliary(inner, stage.weight)
@@ -35,12 +35,12 @@ class KeepingAll(Network):
     [*((model, 63) for model in THIN), pytest.param("googlenet-aux", 224, marks=pytest.mark.slow)],
 )
 def test_gradients_are_ours_in_float64(model, image_size):
-    geometry = KeepingAll("keeping all", of=THIN[model][0])
+    geometry = KeepingAll("keeping all", base=THIN[model][0])
     with small_session("fp64", geometry=geometry, image_size=image_size) as session:
-        ours = chainer_gradients(session)
+        expected = chainer_gradients(session)
     with small_torch_session("fp64", geometry=geometry, image_size=image_size) as session:
-        theirs = torch_gradients(session)
-    assert {name: gradient.size for name, gradient in ours.items()} == {n: g.size for n, g in theirs.items()}
-    for name, gradient in theirs.items():
-        distance = np.linalg.norm(ours[name].reshape(gradient.shape) - gradient)
+        gradients = torch_gradients(session)
+    assert {name: gradient.size for name, gradient in expected.items()} == {n: g.size for n, g in gradients.items()}
+    for name, gradient in gradients.items():
+        distance = np.linalg.norm(expected[name].reshape(gradient.shape) - gradient)
         assert distance <= 1e-9 * np.linalg.norm(gradient), name

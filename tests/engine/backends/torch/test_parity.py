@@ -45,38 +45,38 @@ def trained(config: str, seed: int) -> Trained:
 @pytest.mark.parametrize("variant", ["v1", "v1.5"])
 @pytest.mark.parametrize("seed", SEEDS)
 def test_five_losses_are_ours(seed, variant):
-    ours = train("fp32", 5, seed, variant=variant, **SMALL_MODEL)
-    theirs = train_torch("fp32", 5, seed, variant=variant, **SMALL_MODEL)
-    assert loss_distance(theirs, ours) < 1e-4
-    assert np.ptp(ours.losses) > 0.1  # they are not all the same loss
+    chainers = train("fp32", 5, seed, variant=variant, **SMALL_MODEL)
+    torchs = train_torch("fp32", 5, seed, variant=variant, **SMALL_MODEL)
+    assert loss_distance(torchs, chainers) < 1e-4
+    assert np.ptp(chainers.losses) > 0.1  # they are not all the same loss
 
 
 @pytest.mark.parametrize("variant", ["v1", "v1.5"])
 def test_the_whole_resnet50_is_ours_in_float64(variant):
     """Forward, backward, update, running statistics: two steps show all of them."""
-    ours = train("fp64", 2, variant=variant, **WHOLE_MODEL)
-    theirs = train_torch("fp64", 2, variant=variant, **WHOLE_MODEL)
-    assert loss_distance(theirs, ours) < 1e-8
-    assert sum(w.size for w in theirs.after.values()) == RESNET50.parameters(10)
-    assert sorted(np.linalg.norm(v) for v in ours.running.values()) == pytest.approx(
-        sorted(np.linalg.norm(v) for v in theirs.running.values()), rel=1e-6
+    chainers = train("fp64", 2, variant=variant, **WHOLE_MODEL)
+    torchs = train_torch("fp64", 2, variant=variant, **WHOLE_MODEL)
+    assert loss_distance(torchs, chainers) < 1e-8
+    assert sum(w.size for w in torchs.after.values()) == RESNET50.parameters(10)
+    assert sorted(np.linalg.norm(v) for v in chainers.running.values()) == pytest.approx(
+        sorted(np.linalg.norm(v) for v in torchs.running.values()), rel=1e-6
     )
 
 
 def test_fp16_trains_as_our_fp16_does():
-    ours, theirs = train("fp16", 5, **SMALL_MODEL), trained("fp16", 0)
-    assert loss_distance(theirs, ours) < 1e-2
+    chainers, torchs = train("fp16", 5, **SMALL_MODEL), trained("fp16", 0)
+    assert loss_distance(torchs, chainers) < 1e-2
 
 
 # --------------------------------------------------------------------------------------------------- rung by rung
 
 
-def within(one: Trained, other: Trained, config: str, rung: str) -> None:
+def within(first: Trained, second: Trained, config: str, rung: str) -> None:
     parity = RUNGS[rung].parity
     tolerance = parity.of({"fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}[config.split("+")[0]])
     assert tolerance is not None
-    assert loss_distance(one, other) <= tolerance.loss
-    assert change_distance(one, other) <= tolerance.update
+    assert loss_distance(first, second) <= tolerance.loss
+    assert change_distance(first, second) <= tolerance.update
 
 
 @pytest.mark.parametrize(("base", "config"), PAIRS)

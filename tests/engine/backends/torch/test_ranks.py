@@ -13,8 +13,9 @@ import rank_torch
 pytestmark = ranks.needs_mpi
 
 CONFIGS = {"fp32": 1e-5, "fp32+nhwc": 1e-5, "bf16": 2e-2, "fp16": 2e-2}
-"""With the relative distance, L2, that what training did to the parameters may have from the reference's. DDP averages
-in float32 whatever the config; what is left is another order of sums in PyTorch's own threads."""
+"""Each config with the relative L2 distance allowed between its parameter changes and the reference's.
+
+DDP averages in float32 for every config; the rest comes from the order of sums in PyTorch's threads."""
 
 
 @pytest.fixture(scope="module")
@@ -37,9 +38,9 @@ def test_ranks_equal_one_process_that_averages_their_gradients(trained, config):
 
 @pytest.mark.parametrize("config", CONFIGS)
 def test_parameters_are_equal_across_ranks_bit_for_bit(trained, config):
-    one, *others = (rank.parameters for rank in trained[config])
-    for other in others:
-        assert all(np.array_equal(one[name], other[name]) for name in one)
+    first, *remaining = (rank.parameters for rank in trained[config])
+    for other in remaining:
+        assert all(np.array_equal(first[name], other[name]) for name in first)
 
 
 @pytest.mark.parametrize("config", CONFIGS)

@@ -33,12 +33,12 @@ def calls(monkeypatch) -> list[str]:
         def replay(self) -> None:
             calls.append("replay")
 
-    def within(what: str):
+    def within(label: str):
         @contextlib.contextmanager
         def block(*_: object, **__: object):
-            calls.append(f"({what}")
+            calls.append(f"({label}")
             yield
-            calls.append(f"{what})")
+            calls.append(f"{label})")
 
         return block
 
@@ -80,7 +80,7 @@ def test_a_capture_that_fails_is_no_graph(calls, monkeypatch):
 
 
 class Lending(Batches):
-    """As DALI does: each batch lies somewhere else, and is gone when the next is asked for."""
+    """A feed that behaves like DALI: each batch has a new address and is overwritten by the next call."""
 
     lent: tuple = ()
 
@@ -107,12 +107,12 @@ def test_a_captured_step_reads_every_batch_wherever_dali_stands_in_the_config(co
 
             @contextlib.contextmanager
             def capture(graph, **_):
-                """What is captured reads the memory that it was given, for ever, and computes when it is replayed."""
+                """A stand-in for a capture: a replay reads the memory of the captured batch, and computes."""
                 step = session.step
-                given, runs = (step.x, step.t), session.phases[1].run._runs
+                batch, runs = (step.x, step.t), session.phases[1].run._runs
 
                 def replayed() -> None:
-                    step.x, step.t = given
+                    step.x, step.t = batch
                     for run in runs:
                         run()
 
@@ -123,10 +123,10 @@ def test_a_captured_step_reads_every_batch_wherever_dali_stands_in_the_config(co
                     yield
 
             monkeypatch.setattr(torch.cuda, "graph", capture)
-            found = [run_step(session) for _ in range(8)]
+            step_losses = [run_step(session) for _ in range(8)]
             assert len(captured) == ("cuda_graph" in config)
-            return found
+            return step_losses
 
     eager, replayed = losses("fp32+dali"), losses(config)
     assert replayed == eager
-    assert all(one != other for one, other in itertools.pairwise(eager))
+    assert all(previous != loss for previous, loss in itertools.pairwise(eager))

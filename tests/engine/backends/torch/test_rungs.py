@@ -1,4 +1,4 @@
-"""What PyTorch's rungs set, on a stand-in for it."""
+"""Tests of the settings that PyTorch's rungs change, on a stand-in for PyTorch."""
 
 import sys
 from types import SimpleNamespace

@@ -67,7 +67,7 @@ def test_a_rung_changes_what_it_says_and_nothing_else(config, changes):
         hook.remove()
         group = session.step.optimizer._sgd.param_groups[0]
         weight = session.model.block1.a.conv.weight
-        found = {
+        observed = {
             "memory_format": seen["y"].is_contiguous(memory_format=torch.channels_last)
             and not seen["y"].is_contiguous(),
             "autocast": seen["y"].dtype != torch.float32,
@@ -76,7 +76,7 @@ def test_a_rung_changes_what_it_says_and_nothing_else(config, changes):
             "fused": bool(group["fused"]),
             "foreach": bool(group["foreach"]),
         }
-        assert {name for name, changed in found.items() if changed} == changes
+        assert {name for name, changed in observed.items() if changed} == changes
         assert weight.dtype == torch.float32
 
 

@@ -1,4 +1,4 @@
-"""What holds for all ops together: the graph they build, threads, memory."""
+"""Tests of properties that all operations share: the graph that they build, threads and memory."""
 
 import contextlib
 
@@ -13,19 +13,19 @@ from tcbench.engine.backends.chainer.compat import chainer
 pytestmark = pytest.mark.usefixtures("on_the_processor")
 
 
-def assert_identical(one: Trained, other: Trained) -> None:
-    assert np.array_equal(one.losses, other.losses)
-    assert np.array_equal(one.change, other.change)
-    for name, statistic in one.running.items():
-        assert np.array_equal(other.running[name], statistic), name
+def assert_identical(first: Trained, second: Trained) -> None:
+    assert np.array_equal(first.losses, second.losses)
+    assert np.array_equal(first.change, second.change)
+    for name, statistic in first.running.items():
+        assert np.array_equal(second.running[name], statistic), name
 
 
 @pytest.mark.parametrize("config", ["fp32+fused", "fp16+batched+nhwc+fused"])
 def test_results_do_not_depend_on_the_number_of_threads(config, monkeypatch):
     monkeypatch.setattr(operands, "CHUNK", 9_999)  # else one chunk would hold everything
-    alone, *others = (train(config, 2, site=numpys_processor(n)) for n in (1, 2, 3))
-    for other in others:
-        assert_identical(other, alone)
+    single_threaded, *multi_threaded = (train(config, 2, site=numpys_processor(n)) for n in (1, 2, 3))
+    for other in multi_threaded:
+        assert_identical(other, single_threaded)
 
 
 def test_results_do_not_depend_on_what_memory_held(monkeypatch):
@@ -94,11 +94,11 @@ def test_the_graph_is_the_one_that_chainer_builds(config):
 
         name = "listens"
 
-    ours, theirs = trained(contextlib.nullcontext()), trained(Listens())
-    assert len(ours[0]) > 10
-    assert ours[0] == theirs[0]
-    for name, gradient in theirs[1].items():
-        assert np.array_equal(ours[1][name], gradient), name
+    fast, original = trained(contextlib.nullcontext()), trained(Listens())
+    assert len(fast[0]) > 10
+    assert fast[0] == original[0]
+    for name, gradient in original[1].items():
+        assert np.array_equal(fast[1][name], gradient), name
 
 
 def test_chainers_debug_mode_sees_what_an_operation_computes():

@@ -1,5 +1,5 @@
-"""What holds for every operation: its numbers are those of Chainer's own functions, in both layouts and every dtype,
-and its gradients are the slopes of what it computes. How each work is computed, tests of the accelerators hold."""
+"""Tests of every operation: its outputs equal those of Chainer's own functions, in both layouts and every dtype, and
+its gradients match finite differences. Tests of the accelerators cover how each work is computed."""
 
 import functools
 from collections.abc import Callable
@@ -59,12 +59,6 @@ def normalise(relu, x, gamma, beta, residual=None, *, layout):
     return ops.batch_norm(
         x, gamma, beta, running_of(gamma.size, gamma.dtype), layout=layout, relu=relu, residual=residual
     )
-
-
-def apart(x, gamma, beta, residual=None, *, layout):
-    """The same, operation by operation."""
-    y = normalise(False, x, gamma, beta, layout=layout)
-    return ops.relu(y if residual is None else ops.add(y, residual))
 
 
 def normalised(x, gamma, beta, residual=None):
@@ -166,17 +160,17 @@ EACH = pytest.mark.parametrize("name", OPERATIONS)
 
 
 @BOTH
-@pytest.mark.parametrize("name", [name for name, (*_, theirs) in OPERATIONS.items() if theirs])
+@pytest.mark.parametrize("name", [name for name, (*_, chainer_function) in OPERATIONS.items() if chainer_function])
 def test_output_and_gradients_are_those_of_chainers_function(name, layout):
-    operate, inputs, theirs = OPERATIONS[name]
-    expected = run(lambda *variables, layout: theirs(*variables), *inputs, layout="NCHW")
-    for ours, right in zip(run(operate, *inputs, layout=layout), expected, strict=True):
-        assert ours.dtype == right.dtype
-        np.testing.assert_allclose(ours, right, rtol=1e-9, atol=1e-11 * max(1, np.abs(right).max()))
+    operate, inputs, chainer_function = OPERATIONS[name]
+    expected = run(lambda *variables, layout: chainer_function(*variables), *inputs, layout="NCHW")
+    for output, right in zip(run(operate, *inputs, layout=layout), expected, strict=True):
+        assert output.dtype == right.dtype
+        np.testing.assert_allclose(output, right, rtol=1e-9, atol=1e-11 * max(1, np.abs(right).max()))
 
 
 @BOTH
-@pytest.mark.parametrize("name", [name for name, (*_, theirs) in OPERATIONS.items() if not theirs])
+@pytest.mark.parametrize("name", [name for name, (*_, chainer_function) in OPERATIONS.items() if not chainer_function])
 def test_gradients_of_what_chainer_has_not_match_finite_differences(name, layout):
     operate, inputs, _ = OPERATIONS[name]
     arrays, rng = [to_layout(array, layout) for array in inputs], np.random.default_rng(3)
@@ -204,11 +198,11 @@ def test_narrower_dtypes_are_near_float64(name, layout, dtype, limit):
     operate, inputs, _ = OPERATIONS[name]
     # Vectors are float32 beside what has 16 bits. Inputs hold what the dtype can: each computes on the same numbers.
     rounded = [array.astype(dtype if array.ndim > 1 else "float32") for array in inputs]
-    found = run(operate, *rounded, layout=layout)
-    assert [array.dtype for array in found[1:]] == [array.dtype for array in rounded]
+    narrow = run(operate, *rounded, layout=layout)
+    assert [array.dtype for array in narrow[1:]] == [array.dtype for array in rounded]
     exact = run(operate, *(array.astype(np.float64) for array in rounded), layout=layout)
-    for one, other in zip(found, exact, strict=True):
-        assert np.linalg.norm(one.astype(np.float64) - other) <= limit * np.linalg.norm(other)
+    for approximation, reference in zip(narrow, exact, strict=True):
+        assert np.linalg.norm(approximation.astype(np.float64) - reference) <= limit * np.linalg.norm(reference)
 
 
 @pytest.mark.parametrize(
@@ -269,10 +263,12 @@ def test_nan_reaches_the_outputs_of_a_convolution_that_see_it_and_no_others(layo
 def test_the_first_of_equal_maxima_gets_the_gradient(layout, dtype, ksize, stride, pad):
     x = np.maximum(np.random.default_rng(0).integers(-4, 4, (2, 3, 9, 7)), 0).astype(dtype)  # as after a ReLU
     window = {"ksize": ksize, "stride": stride, "pad": pad}
-    theirs = run(lambda x, layout: F.max_pooling_2d(x, **window, cover_all=False), x.astype("f8"), layout="NCHW")
+    expected = run(lambda x, layout: F.max_pooling_2d(x, **window, cover_all=False), x.astype("f8"), layout="NCHW")
     limit = {"float64": 0, "float32": 1e-6, "float16": 3e-3}[dtype]
-    for ours, right in zip(run(functools.partial(ops.max_pooling_2d, **window), x, layout=layout), theirs, strict=True):
-        np.testing.assert_allclose(ours, right, atol=limit)
+    for output, right in zip(
+        run(functools.partial(ops.max_pooling_2d, **window), x, layout=layout), expected, strict=True
+    ):
+        np.testing.assert_allclose(output, right, atol=limit)
 
 
 @BOTH
@@ -303,8 +299,8 @@ def test_gradients_survive_a_mean_far_from_zero(layout):
     arrays = [array.astype("f4") for array in (maps(4, 6, 12, 11) * 2 + 300, *SCALARS)]
     operate = functools.partial(normalise, False)
     exact = run(operate, *(array.astype("f8") for array in arrays), layout=layout)
-    for found, right in zip(run(operate, *arrays, layout=layout), exact, strict=True):
-        np.testing.assert_allclose(found, right, rtol=0, atol=1e-4 * max(1, np.abs(right).max()))
+    for output, right in zip(run(operate, *arrays, layout=layout), exact, strict=True):
+        np.testing.assert_allclose(output, right, rtol=0, atol=1e-4 * max(1, np.abs(right).max()))
 
 
 @BOTH
@@ -334,23 +330,23 @@ def test_evaluation_on_a_device_matches_the_definition_with_running_statistics(l
     x, residual = maps(3, 6, 5, 4).astype(dtype), maps(3, 6, 5, 4, seed=1).astype(dtype)
     gamma, beta = (array.astype("f4") for array in SCALARS)
     running = ops.RunningStatistics(maps(6, seed=5).astype("f4"), 1 + maps(6, seed=6).astype("f4") ** 2)
-    kept = running.mean.copy(), running.var.copy()
+    statistics = running.mean.copy(), running.var.copy()
     accelerator = ReferenceAccelerator(GpuProperties("NumPy", 90, 1, 1 << 40), True)
-    *given, added = (accelerator.upload(a) for a in (to_layout(x, layout), gamma, beta, to_layout(residual, layout)))
+    *operands, added = (accelerator.upload(a) for a in (to_layout(x, layout), gamma, beta, to_layout(residual, layout)))
     evaluate = functools.partial(
-        ops.batch_norm, *given, running, layout=layout, relu=relu, residual=added if add else None
+        ops.batch_norm, *operands, running, layout=layout, relu=relu, residual=added if add else None
     )
     with accelerators.use(accelerator), chainer.using_config("train", False):
         with chainer.no_backprop_mode():
             y = evaluate().array
         with pytest.raises(NotImplementedError, match="no_backprop_mode"):
             evaluate()
-    mean, var = (array.astype("f8")[:, None, None] for array in kept)
+    mean, var = (array.astype("f8")[:, None, None] for array in statistics)
     expected = (x.astype("f8") - mean) / np.sqrt(var + 2e-5) * gamma[:, None, None] + beta[:, None, None]
     expected = np.maximum(expected + residual * add, 0) if relu else expected
     limit = {"float32": 3e-5, "float16": 3e-3}[dtype] * np.abs(expected).max()
     np.testing.assert_allclose(from_layout(y, layout), expected, rtol=0, atol=limit)
-    assert np.array_equal(running.mean, kept[0]) and np.array_equal(running.var, kept[1])
+    assert np.array_equal(running.mean, statistics[0]) and np.array_equal(running.var, statistics[1])
 
 
 # -- biases and dropout ------------------------------------------------------------------------------------------------
@@ -365,7 +361,7 @@ def test_a_bias_is_added_in_place():
 def test_dropout_keeps_the_same_values_in_every_layout_and_others_after_a_gradient(layout):
     counter = np.array([7, 0], np.int64)
 
-    def kept():
+    def kept_mask():
         x = chainer.Variable(to_layout(np.ones((2, 3, 4, 4)), layout))
         y = ops.dropout(x, 0.5, counter, layout=layout)
         y.grad = np.ones_like(y.array)
@@ -374,7 +370,7 @@ def test_dropout_keeps_the_same_values_in_every_layout_and_others_after_a_gradie
 
     described = work.DropoutForward(2, 3, 16, "NCHW", "float64", 0.5)
     for count in range(2):
-        assert np.array_equal(kept().reshape(-1), kept_values(described, 7, count))
+        assert np.array_equal(kept_mask().reshape(-1), kept_values(described, 7, count))
     assert counter.tolist() == [7, 2]
 
 
