@@ -1,8 +1,7 @@
-"""The host's time in a step: stacked phases per config and batch size, each with its verdict; and the section of the
-page on what holds cells back, and what to try next.
+"""The host's time in a step as a chart, stacked phases per config and batch size with the verdict; and the page's
+section on what limits each cell and what to try next.
 
-Owns rows, columns and their common scale. Knows nothing of how a verdict came about.
-"""
+Knows nothing of how a verdict came about."""
 
 import functools
 import math
@@ -17,7 +16,14 @@ from matplotlib.ticker import MaxNLocator
 
 from tcbench.analysis.bottleneck import VERDICTS, Bottleneck, BoundVerdict
 from tcbench.analysis.explanation import Explanation
-from tcbench.commands.explain.table import added, advised, notes, speeds, stages, tried_and_slower
+from tcbench.commands.explain.table import (
+    advice_columns,
+    notes,
+    rung_change,
+    slower_rungs,
+    speed_columns,
+    stage_columns,
+)
 from tcbench.core.errors import SelectionError
 from tcbench.core.groups import grouped, summed
 from tcbench.show.bottlenecks import limit_sentence, limit_words
@@ -35,7 +41,7 @@ from tcbench.show.tables import COUNT, Badge, Column, Table, config_in_ladder
 from tcbench.show.verdicts import STATUS_BADGES
 
 MOST_PHASES = 12
-"""Phases that have an entry in the legend and blocks of their own; a step's others are one block."""
+"""Limit of phases with their own colour and entry in the legend; all others are drawn as one block."""
 
 _ABREAST = 3
 _ROW = 0.235
@@ -43,35 +49,35 @@ _LONGEST_LABEL, _VERDICT = 2.4, 0.85  # inches
 
 
 def bottleneck_chart(explanations: Sequence[Explanation]) -> Figure:
-    """A panel per batch size, all on one scale; in it a row per config: its phases on the host, in ms per step of the
-    pass that they are of, a mark where the timed pass's step ends, and the verdict. The cells are those of one setting.
+    """Draw a panel per batch size, with a row per config, for the cells of one setting.
 
-    Raises SelectionError where no cell left a profiled pass.
-    """
-    known = [cell.bottleneck for cell in explanations if cell.bottleneck]
-    if not known:
+    A row shows the phases on the host in ms per step, a mark at the end of the timed pass's step, and the verdict. All
+    panels share one scale. Raises SelectionError if no cell has a profiled pass."""
+    bottlenecks = [cell.bottleneck for cell in explanations if cell.bottleneck]
+    if not bottlenecks:
         raise SelectionError("no profiled pass in these results; nothing to draw")
     cells = {(cell.summary.cell.config, cell.summary.cell.batch_size): cell for cell in explanations}
-    batch_sizes, more = first_panels(
+    batch_sizes, omitted = first_panels(
         sorted({batch_size for _, batch_size in cells}), lambda batch_size: f"batch size {batch_size}", "--bs"
     )
     configs = {cell.summary.cell.config: cell.summary.cell for cell in explanations}
-    above = [None, *configs.values()]
-    names = [config_name(config_in_ladder(*pair)) for pair in zip(configs.values(), above, strict=False)]
+    previous = [None, *configs.values()]
+    names = [config_name(config_in_ladder(*pair)) for pair in zip(configs.values(), previous, strict=False)]
     labels = [shortened(name, LEGEND, _LONGEST_LABEL) for name in names]
 
     summaries = [cell.summary for cell in explanations]
     common = provenance_of({summaries[0].setting: summaries}).common
-    passes = sorted({"timed" if of.phases_are_timed else "profiled" for of in known})
-    how = f"bars: phases on the host, of the {' or the '.join(passes)} pass · mark: the step of the timed pass"
+    passes = sorted({"timed" if bottleneck.phases_are_timed else "profiled" for bottleneck in bottlenecks})
+    key = f"bars: phases on the host, of the {' or the '.join(passes)} pass · mark: the step of the timed pass"
     facts = small_print(summaries, common, whiskers=True).split(" · ")
+    conditions = " · ".join(fact for fact in facts if not fact.startswith("whisker:"))
     title = mark_simulated("", (summary.environment for summary in summaries))
-    page = ChartPage(title, "", [*more, how, " · ".join(fact for fact in facts if not fact.startswith("whisker:"))])
-    names, others = _legend(known)
-    page.legend([[Patch(facecolor=PHASE_COLOURS.get(name, OTHER), label=drawable(name)) for name in (*names, *others)]])
+    page = ChartPage(title, "", [*omitted, key, conditions])
+    names, rest = _legend(bottlenecks)
+    page.legend([[Patch(facecolor=PHASE_COLOURS.get(name, OTHER), label=drawable(name)) for name in (*names, *rest)]])
     columns = min(_ABREAST, len(batch_sizes))
     grid = page.panels([_ROW * len(labels)] * math.ceil(len(batch_sizes) / columns), columns)
-    longest_ms = 1e3 * max(max(b.step_s, math.fsum(phase.host_s for phase in b.phases)) for b in known)
+    longest_ms = 1e3 * max(max(b.step_s, math.fsum(phase.host_s for phase in b.phases)) for b in bottlenecks)
     width = (page.room - max(text_width(label, LEGEND) for label in labels)) / columns - 0.3
     for batch_size, axes in zip(batch_sizes, grid.flat, strict=False):
         axes.set_title(f"batch size {batch_size}", loc="left", color=QUIET)
@@ -86,16 +92,16 @@ def bottleneck_chart(explanations: Sequence[Explanation]) -> Figure:
     return page.settle()
 
 
-def _legend(known: Sequence[Bottleneck]) -> tuple[list[str], list[str]]:
-    """The longest phases in the order of a step, and a name for all others where there are any."""
-    host_s = summed((phase.name, phase.host_s) for bottleneck in known for phase in bottleneck.phases)
+def _legend(bottlenecks: Sequence[Bottleneck]) -> tuple[list[str], list[str]]:
+    """Return the longest phases in the order of a step, and a name for all others, if there are any."""
+    host_s = summed((phase.name, phase.host_s) for bottleneck in bottlenecks for phase in bottleneck.phases)
     longest = sorted(host_s, key=lambda name: -host_s[name])[:MOST_PHASES]
-    others = len(host_s) - len(longest)
-    return [name for name in host_s if name in longest], [counted(others, "other phase")] if others else []
+    n_others = len(host_s) - len(longest)
+    return [name for name in host_s if name in longest], [counted(n_others, "other phase")] if n_others else []
 
 
 def _draw_rows(axes: Axes, rows: Sequence[Explanation | None], names: Sequence[str]) -> None:
-    """Phases of all rows, a mark where each step ends, and each row's verdict."""
+    """Draw the phases of all rows, a mark where each step ends, and the verdicts."""
     blocks: list[tuple[float, float, float, float]] = []  # begin and end in ms, foot and head
     colours, texts = [], []
     steps: list[tuple[float, float]] = []  # row, ms
@@ -123,7 +129,7 @@ def _draw_rows(axes: Axes, rows: Sequence[Explanation | None], names: Sequence[s
 
 
 def _why(cell: Explanation | None) -> str:
-    """The words in place of bars."""
+    """Return the words in place of bars."""
     if cell is None:
         return "not run"
     return "no profiled pass" if cell.summary.images_per_s is not None else STATUS_BADGES[cell.summary.status].word
@@ -139,7 +145,7 @@ _BADGES: Mapping[BoundVerdict, Badge] = {
 
 
 def bottleneck_section(explanations: Sequence[Explanation], settings: Settings) -> Section | None:
-    """Setting by setting; None where no cell left a profiled pass."""
+    """Return the page's section with each setting's limits, or None if no cell has a profiled pass."""
     if not any(cell.bottleneck for cell in explanations):
         return None
 
@@ -150,51 +156,52 @@ def bottleneck_section(explanations: Sequence[Explanation], settings: Settings) 
         shown = (
             Column[Explanation]("batch", lambda cell: cell.summary.cell.batch_size, COUNT),
             Column[Explanation]("config", lambda cell: cell.summary.cell.config),
-            *speeds(cells),
+            *speed_columns(cells),
             Column[Explanation]("verdict", _verdict),
-            *advised(cells),
-            *stages(cells),
+            *advice_columns(cells),
+            *stage_columns(cells),
         )
         caption = part.titled("What holds each cell back, and what to try next")
         ordered = sorted(cells, key=lambda cell: cell.summary.cell.batch_size)
         table = Table(shown, ordered, caption)
         keys = {summary.key for summary in part.drawn}
         chart = functools.partial(bottleneck_chart, [cell for cell in cells if cell.summary.key in keys])
-        # Each batch size is a panel: which of them have no room the picture says itself.
+        # Batch sizes are panels; the picture itself says which ones have no room.
         remarks = [*left_out({"configs": len(part.configs)}), *notes(explanations)]
         title = part.titled("Where the host's time goes in a step")
         return drawings.setting_block(part, chart, title, "bottlenecks", table, remarks)
 
-    tally = Points(tuple(_counted(explanations)))
+    tally = Points(tuple(_verdict_counts(explanations)))
     return Section("bottlenecks", "What holds it back", (tally, *settings.blocks(figure)))
 
 
-def _counted(explanations: Sequence[Explanation]) -> list[tuple[Badge | None, Paragraph]]:
-    """The number of cells of each verdict, and the fastest of them."""
-    known = [(cell.bottleneck, cell.summary.cell.label) for cell in explanations if cell.bottleneck]
-    known.sort(key=lambda cell: (cell[0].unsteady, VERDICTS.index(cell[0].verdict)))
-    groups = grouped((_badge(cell[0], limit_words(cell[0]).partition(" ")[0]), cell) for cell in known)
+def _verdict_counts(explanations: Sequence[Explanation]) -> list[tuple[Badge | None, Paragraph]]:
+    """Return a line per verdict with the number of its cells and the fastest one."""
+    bounds = [(cell.bottleneck, cell.summary.cell.label) for cell in explanations if cell.bottleneck]
+    bounds.sort(key=lambda cell: (cell[0].unsteady, VERDICTS.index(cell[0].verdict)))
+    groups = grouped((_badge(cell[0], limit_words(cell[0]).partition(" ")[0]), cell) for cell in bounds)
     lines: list[tuple[Badge | None, Paragraph]] = []
     for badge, cells in groups.items():
         _, fastest = max(cells, key=lambda cell: cell[0].images_per_s)
-        which = "; the fastest: " if len(cells) > 1 else ": "
-        lines.append((badge, say(counted(len(cells), "cell"), which, strong(spaced(fastest)))))
+        label = "; the fastest: " if len(cells) > 1 else ": "
+        lines.append((badge, say(counted(len(cells), "cell"), label, strong(spaced(fastest)))))
     return lines
 
 
 def _badge(bottleneck: Bottleneck, words: str) -> Badge:
-    """The verdict's, with these words."""
+    """Return the badge of the verdict, with these words."""
     return replace(_BADGES[bottleneck.verdict], word=words)
 
 
 def _verdict(cell: Explanation) -> Badge:
+    """Return the badge of a cell: its verdict, or its status if there is none."""
     return (
         _badge(cell.bottleneck, limit_words(cell.bottleneck)) if cell.bottleneck else STATUS_BADGES[cell.summary.status]
     )
 
 
 def held_back(cell: Explanation) -> Paragraph:
-    """What holds a cell back, with its numbers."""
+    """Return a sentence on what limits a cell, with its figures."""
     if cell.bottleneck is None:
         return say("not known: it left no profiled pass.")
     limit, _, figures = limit_sentence(cell.bottleneck).partition(": ")
@@ -202,15 +209,17 @@ def held_back(cell: Explanation) -> Paragraph:
 
 
 def would_help(cell: Explanation, otherwise: str = "") -> Paragraph:
-    """The rung to try next and what is expected of it; `otherwise`: what may help where no rung does. Empty where
-    nothing is known of the cell: what holds it back, or which rungs its own step could have."""
-    slower = tried_and_slower(cell)
+    """Return a sentence on the rung to try next and its expected gain.
+
+    `otherwise` names what may help if no rung does. Empty if nothing is known about the cell's limit, or about rungs of
+    its own step."""
+    slower = slower_rungs(cell)
     if cell.advice:
-        name, colon, expected = next_rung(cell).partition(":")
+        name, colon, expected = next_rung_words(cell).partition(":")
         first: list[str | Piece] = [strong(name), colon + expected]
     elif cell.undecided and cell.undecided.ratio:
         ratio = f": {factor(cell.undecided.ratio.value)} where it was tried, undecided"
-        first = [strong(kept_together(added(cell.undecided))), ratio]
+        first = [strong(kept_together(rung_change(cell.undecided))), ratio]
     elif cell.bottleneck is None or cell.summary.cell.is_own:
         return ()
     else:
@@ -219,11 +228,13 @@ def would_help(cell: Explanation, otherwise: str = "") -> Paragraph:
     return say(*first, "".join(f"; {words}" for words in rest if words), ".")
 
 
-def next_rung(cell: Explanation) -> str:
-    """ "+ dali: 70.1 images/s expected (65.2 to 75.4), 1.19× of now"; empty where nothing is advised."""
+def next_rung_words(cell: Explanation) -> str:
+    """Return the next rung in words: "+ dali: 70.1 images/s expected (65.2 to 75.4), 1.19× of now".
+
+    Empty if no rung is advised."""
     if cell.advice is None or cell.bottleneck is None:
         return ""
-    name, expected = kept_together(added(cell.advice)), cell.advice.expected
+    name, expected = kept_together(rung_change(cell.advice)), cell.advice.expected
     if expected is None:
         return f"{name}: by how much is not known"
     gain = factor(expected.value / cell.bottleneck.images_per_s)

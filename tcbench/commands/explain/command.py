@@ -1,4 +1,4 @@
-"""`tcbench explain`: what holds each cell back, and what to try next."""
+"""`tcbench explain`: what limits each cell, and what to try next."""
 
 from __future__ import annotations
 
@@ -43,33 +43,33 @@ def explain(
     from tcbench.run import prediction
     from tcbench.show import simulated
 
-    given = read_results(results, out, "timelines")
-    if given.timelines:
-        _show_timelines(given.timelines, format_ == "json")
-    if not given.records:
+    inputs = read_results(results, out, "timelines")
+    if inputs.timelines:
+        _show_timelines(inputs.timelines, format_ == "json")
+    if not inputs.records:
         return
-    kept = "; what is finished is kept: the same command goes on from there"
-    with stages(quiet, lambda: kept) as advance:
-        explained = prediction.explained(given.records, processes=forecast.PROCESSES, progress=advance)
+    interrupted = "; what is finished is kept: the same command goes on from there"
+    with stages(quiet, lambda: interrupted) as advance:
+        explained = prediction.explained(inputs.records, processes=forecast.PROCESSES, progress=advance)
     if format_ == "json":
         typer.echo(table.to_json(explained))
         return
     console = make_console(details=details)
-    console.say(*simulated.simulation_lines(record.environment for record in given.records), style="bold")
-    for heading, part in table.by_setting(explained):
+    console.say(*simulated.simulation_lines(record.environment for record in inputs.records), style="bold")
+    for heading, part in table.group_by_setting(explained):
         console.table(table.table(part), heading)
     if details:
         console.say(*table.sentences(explained), "")
     checks = table.checks(explained)
     if checks is not None:
-        ran = simulated.measured_or_simulated(record.environment for record in given.records)
+        ran = simulated.measured_or_simulated(record.environment for record in inputs.records)
         console.table(checks, f"The model against what was {ran}:")
     console.notes(table.notes(explained))
     console.offer(_next_steps(explained, results or (), out))
 
 
 def _next_steps(explained: Sequence[Explanation], results: Sequence[str], out: Path) -> Iterator[NextStep]:
-    """To try a rung, to look into the fastest cell, to read all of it."""
+    """Yield the commands that try the next rung, profile the fastest cell, and write the report."""
     from tcbench.core.record import DEFAULT_BACKEND
 
     rates = [(e.bottleneck.images_per_s, e.summary, e.advice) for e in explained if e.bottleneck]
@@ -95,8 +95,9 @@ def _next_steps(explained: Sequence[Explanation], results: Sequence[str], out: P
 
 
 def _show_timelines(timelines: Sequence[Timeline], json: bool) -> None:
+    """Print what each timeline shows, as lines or JSON."""
     from tcbench.analysis.bottleneck import explain_timeline
-    from tcbench.commands.explain.table import costs_lines, lines_of, timelines_json
+    from tcbench.commands.explain.table import cost_lines, timeline_lines, timelines_json
     from tcbench.commands.roofline.roofline import costliest
     from tcbench.run import ceilings
 
@@ -106,5 +107,5 @@ def _show_timelines(timelines: Sequence[Timeline], json: bool) -> None:
         typer.echo(timelines_json(timelines, bottlenecks, costs))
         return
     for place, timeline in enumerate(timelines):
-        lines = [timeline.device_name, *lines_of(bottlenecks[place]), *costs_lines(costs[place])]
+        lines = [timeline.device_name, *timeline_lines(bottlenecks[place]), *cost_lines(costs[place])]
         typer.echo("\n".join([*[""] * bool(place), *lines]))

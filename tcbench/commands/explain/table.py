@@ -1,7 +1,6 @@
-"""Output of `tcbench explain`: a table of cells with what holds each back, notes on how to read it, and the JSON.
+"""The text output of `tcbench explain`: a table of cells with the limit of each, notes, and JSON.
 
-Also a timeline described in lines, for the commands that show one.
-"""
+Also the description of a timeline in lines, for commands that show one."""
 
 from __future__ import annotations
 
@@ -33,26 +32,27 @@ from tcbench.show.simulated import is_simulated, measured_or_simulated
 from tcbench.show.tables import FACTOR, RATE, SECONDS, WHOLE_SHARE, Column, ConfigTable, Table, Words, cell_columns
 
 _APART = (INPUT, ALLREDUCE)
-"""Phases with a column of their own."""
+"""Phases that have a column of their own."""
 _KINDS = 6
-"""Of layers, that are named."""
+"""Number of kinds of layers that are named."""
 
 
-def by_setting(explanations: Sequence[Explanation]) -> list[tuple[str, list[Explanation]]]:
-    """The cells of each setting, whose configs stand side by side, under what tells it from the others; empty for one
-    alone. Networks and ranks have columns."""
+def group_by_setting(explanations: Sequence[Explanation]) -> list[tuple[str, list[Explanation]]]:
+    """Return the cells of each setting, under a heading that distinguishes it; the heading of a single setting is
+    empty."""
     names = setting_headings([explanation.summary for explanation in explanations])
     return list(grouped(zip(names, explanations, strict=True)).items())
 
 
 def table(explanations: Sequence[Explanation]) -> ConfigTable[Explanation]:
-    """One row per cell, batch size by batch size: verdict, what each stage needs, the next rung with its figures."""
+    """Return a table with a row per cell: its verdict, the time that each stage needs, and the next rung with its
+    figures."""
     return ConfigTable(
         [
             Column("verdict", lambda row: row.bottleneck and limit_words(row.bottleneck), wraps=False),
-            *stages(explanations),
-            *speeds(explanations),
-            Column("next", lambda row: _next(row, known=True), width=14),
+            *stage_columns(explanations),
+            *speed_columns(explanations),
+            Column("next", lambda row: _next(row, with_figures=True), width=14),
         ],
         explanations,
         cell=lambda row: row.summary.cell,
@@ -61,38 +61,43 @@ def table(explanations: Sequence[Explanation]) -> ConfigTable[Explanation]:
     )
 
 
-def stages(explanations: Sequence[Explanation]) -> tuple[Column[Explanation], ...]:
-    """What stands behind each cell's verdict: seconds per step that each stage needs."""
-    known = [row.bottleneck for row in explanations if row.bottleneck is not None]
+def stage_columns(explanations: Sequence[Explanation]) -> tuple[Column[Explanation], ...]:
+    """Return the columns with the seconds per step that each stage needs, which the verdict rests on."""
+    bottlenecks = [row.bottleneck for row in explanations if row.bottleneck is not None]
 
-    def need(heading: str, seconds: Callable[[Bottleneck], float | str | None]) -> Column[Explanation]:
+    def column(heading: str, seconds: Callable[[Bottleneck], float | str | None]) -> Column[Explanation]:
         return Column(heading, lambda row: row.bottleneck and seconds(row.bottleneck), SECONDS, spare=True)
 
-    def phase(name: str) -> Column[Explanation]:
-        return need(name, lambda of: next((p.host_s for p in of.phases if p.name == name), None))
+    def phase_column(name: str) -> Column[Explanation]:
+        return column(name, lambda b: next((p.host_s for p in b.phases if p.name == name), None))
 
-    on_gpu = any(of.on_gpu for of in known)
-    phases = () if on_gpu else dict.fromkeys(p.name for of in known for p in of.phases if p.name not in _APART)
-    return (
-        need("input", lambda of: "beside" if of.needs.input_s is None else of.needs.input_s),
-        *([need("host", lambda of: of.needs.host_s), need("GPU", lambda of: of.needs.gpu_s)] if on_gpu else []),
-        *map(phase, phases),
-        *([need("all-reduce", lambda of: of.needs.network_s or None)] if any(of.ranks > 1 for of in known) else []),
-        need("step", lambda of: of.step_s),
-    )
+    columns = [column("input", lambda b: "beside" if b.needs.input_s is None else b.needs.input_s)]
+    if any(b.on_gpu for b in bottlenecks):
+        columns += [column("host", lambda b: b.needs.host_s), column("GPU", lambda b: b.needs.gpu_s)]
+    else:
+        columns += map(
+            phase_column, dict.fromkeys(p.name for b in bottlenecks for p in b.phases if p.name not in _APART)
+        )
+    if any(b.ranks > 1 for b in bottlenecks):
+        columns.append(column("all-reduce", lambda b: b.needs.network_s or None))
+    return (*columns, column("step", lambda b: b.step_s))
 
 
-def speeds(explanations: Sequence[Explanation]) -> tuple[Column[Explanation], ...]:
-    """What each cell reaches."""
+def speed_columns(explanations: Sequence[Explanation]) -> tuple[Column[Explanation], ...]:
+    """Return the columns with the rate that each cell reaches."""
     unit = rate_unit(row.summary.cell for row in explanations)
     return (
         Column(unit, lambda row: row.bottleneck and row.bottleneck.images_per_s, RATE),
-        *([Column[Explanation]("FLOPs", utilisation, WHOLE_SHARE)] if any(map(utilisation, explanations)) else []),
+        *(
+            [Column[Explanation]("FLOPs", flop_utilisation, WHOLE_SHARE)]
+            if any(map(flop_utilisation, explanations))
+            else []
+        ),
     )
 
 
-def advised(explanations: Sequence[Explanation]) -> tuple[Column[Explanation], ...]:
-    """What to try next, and each of its figures in a column of its own."""
+def advice_columns(explanations: Sequence[Explanation]) -> tuple[Column[Explanation], ...]:
+    """Return the columns with the rung to try next and its figures."""
     ran = measured_or_simulated(row.summary.environment for row in explanations)
     rates: dict[str, Callable[[Explanation], Any]] = {
         "expected": lambda row: (gain := row.advice or row.undecided) and gain.expected,
@@ -100,12 +105,12 @@ def advised(explanations: Sequence[Explanation]) -> tuple[Column[Explanation], .
     }
     return (
         Column("next", lambda row: row.bottleneck and _next(row), wraps=True),
-        *(Column(of, figure, RATE) for of, figure in rates.items() if any(map(figure, explanations))),
+        *(Column(heading, figure, RATE) for heading, figure in rates.items() if any(map(figure, explanations))),
     )
 
 
-def utilisation(explanation: Explanation) -> float | None:
-    """The declared FLOPs' rate over the device's most; None where nobody declares them, or that is not known."""
+def flop_utilisation(explanation: Explanation) -> float | None:
+    """Return the rate of declared FLOPs as a share of the device's ceiling; None if either is unknown."""
     summary = explanation.summary
     limits = ceilings.known(summary) if summary.gflops_s else None
     if summary.gflops_s is None or limits is None:
@@ -114,8 +119,10 @@ def utilisation(explanation: Explanation) -> float | None:
 
 
 class BelowRoof(NamedTuple):
-    """The computing phase of a CPU's step with most time above what the machine's ceilings allow, the share of them
-    that it reaches, and the least time of all computing phases together."""
+    """The phase that loses most time against the machine's ceilings, on a CPU.
+
+    `share` is the share of its ceiling that the phase reaches. `least_s` is the least time of all computing phases
+    together."""
 
     phase: str
     share: float
@@ -123,8 +130,7 @@ class BelowRoof(NamedTuple):
 
 
 def below_roof(explanation: Explanation) -> BelowRoof | None:
-    """Compare a cell's phases with the ceilings that are kept; None on a GPU and where they, or its work, are not
-    known."""
+    """Compare a cell's phases with the stored ceilings; None on a GPU, or if ceilings or work are unknown."""
     summary, bottleneck = explanation.summary, explanation.bottleneck
     if bottleneck is None or bottleneck.on_gpu or bottleneck.unsteady or model_of(summary.cell) is None:
         return None
@@ -132,21 +138,23 @@ def below_roof(explanation: Explanation) -> BelowRoof | None:
     if limits is None:
         return None
     times_s = {phase.name: phase.host_s for phase in bottleneck.phases if phase.host_s > 0}
-    known = ((part.name, part.least_s(limits, precision)) for part in phase_parts(summary.cell) if part.name in times_s)
-    least = {name: min(least_s, times_s[name]) for name, least_s in known if least_s}
+    bounds = (
+        (part.name, part.least_s(limits, precision)) for part in phase_parts(summary.cell) if part.name in times_s
+    )
+    least = {name: min(least_s, times_s[name]) for name, least_s in bounds if least_s}
     phase = max(least, key=lambda name: times_s[name] - least[name], default=None)
     return BelowRoof(phase, least[phase] / times_s[phase], sum(least.values())) if phase else None
 
 
 def _left_to_gain(explanations: Sequence[Explanation]) -> list[str]:
-    """Notes on phases below the ceilings, and how much faster the fastest cell could compute at most."""
-    known = [(e.bottleneck.images_per_s, e, below) for e in explanations if e.bottleneck and (below := below_roof(e))]
-    if not known:
+    """Return a note on how much faster the fastest cell could be, by the machine's ceilings."""
+    rated = [(e.bottleneck.images_per_s, e, below) for e in explanations if e.bottleneck and (below := below_roof(e))]
+    if not rated:
         on_cpu = any(e.bottleneck and not e.bottleneck.on_gpu and model_of(e.summary.cell) for e in explanations)
         return [
             "`tcbench roofline` measures what this machine can do at most; then this note says what is left to gain."
         ] * on_cpu
-    _, fastest, below = max(known, key=lambda pair: pair[0])
+    _, fastest, below = max(rated, key=lambda pair: pair[0])
     needs_s = fastest.bottleneck.needs.host_s if fastest.bottleneck else 0.0
     return [
         f"Left to gain by the fastest, {fastest.summary.cell.label}: a step computes {milliseconds(needs_s)}, and "
@@ -155,36 +163,38 @@ def _left_to_gain(explanations: Sequence[Explanation]) -> list[str]:
     ]
 
 
-def _next(explanation: Explanation, *, known: bool = False) -> Text:
-    """The rung to try next, or one that was tried and is not decided, where `known` with its figures, and what was
-    tried and is slower."""
-    gain, ran = explanation.advice or explanation.undecided, measured_or_simulated([explanation.summary.environment])
-    expected = RATE.interval(gain.expected) if gain and gain.expected else ""
-    measured = rate(gain.measured_images_per_s) if gain and gain.measured_images_per_s is not None else ""
-    rates = {"expected": expected, ran: measured} if known else {}
-    said = ["undecided"] * (gain is not explanation.advice)
-    figures = ", ".join([*said, *(f"{name} {figure}" for name, figure in rates.items() if figure)])
-    words = Text("none known", style="dim") if gain is None else Words(added(gain) + (figures and f": {figures}"))
-    if slower := tried_and_slower(explanation):
+def _next(explanation: Explanation, *, with_figures: bool = False) -> Text:
+    """Return the rung to try next, or one that was tried without a decision, and the rungs that were slower."""
+    gain = explanation.advice or explanation.undecided
+    notes = [] if gain is explanation.advice else ["undecided"]
+    if with_figures and gain and gain.expected:
+        notes.append(f"expected {RATE.interval(gain.expected)}")
+    if with_figures and gain and gain.measured_images_per_s is not None:
+        notes.append(f"{measured_or_simulated([explanation.summary.environment])} {rate(gain.measured_images_per_s)}")
+    figures = ", ".join(notes)
+    words = Text("none known", style="dim") if gain is None else Words(rung_change(gain) + (figures and f": {figures}"))
+    if slower := slower_rungs(explanation):
         words.append(f" ({slower})", style="dim")
     return words
 
 
-def added(gain: Gain) -> str:
-    """ "+ nhwc + fused"; "without im2col"."""
+def rung_change(gain: Gain) -> str:
+    """Return the rungs that a gain adds or removes: "+ nhwc + fused"; "without im2col"."""
     return "+ " + " + ".join(gain.added) if gain.added else f"without {listed(gain.removed)}"
 
 
-def tried_and_slower(explanation: Explanation) -> str:
-    """ "slower: + batched 0.86×"; empty where nothing that could be added was tried and is surely slower."""
-    tried = [f"{added(gain)} {factor(gain.ratio.value)}" for gain in explanation.slower if gain.ratio]
+def slower_rungs(explanation: Explanation) -> str:
+    """Return the rungs that were tried and are certainly slower: "slower: + batched 0.86×"; empty if there are none."""
+    tried = [f"{rung_change(gain)} {factor(gain.ratio.value)}" for gain in explanation.slower if gain.ratio]
     return f"slower: {', '.join(tried)}" if tried else ""
 
 
 def checks(explanations: Sequence[Explanation]) -> Table[_Checked] | None:
-    """The model against the measurement, for configs that add rungs to another and of which something was expected."""
+    """Return a table of the model's expectations against measurements, or None if there is nothing to check.
+
+    Rows are configs that add rungs to another config."""
     rows = [(e, gain) for e in explanations for gain in e.checked if gain.expected is not None]
-    # From each config the smallest step up; what lies further is the sum of such steps.
+    # Only the smallest steps up from each config: a larger step is the sum of such steps.
     nearest = {cell: min(more) for cell, more in grouped((e.summary.cell, len(gain.added)) for e, gain in rows).items()}
     rows = [(e, gain) for e, gain in rows if len(gain.added) == nearest[e.summary.cell]]
     if not rows:
@@ -193,14 +203,14 @@ def checks(explanations: Sequence[Explanation]) -> Table[_Checked] | None:
     unjudged = {e.summary.cell for e in explanations if e.summary.unit == "steps"}
 
     def pale(row: _Checked) -> str:
-        """Where the factor may be none."""
+        """Return the style of a factor that may be 1."""
         return "dim" if row[0].summary.cell in unjudged or (row[1].ratio and row[1].ratio.holds(1.0)) else ""
 
     cells = [e.summary.cell for e, _ in rows]
     columns: list[Column[_Checked]] = [
         *cell_columns(cells, lambda row: row[0].summary.cell),
         Column("from", lambda row: row[0].summary.cell.config),
-        Column("adding", lambda row: added(row[1])),
+        Column("adding", lambda row: rung_change(row[1])),
         Column(rate_unit(cells), lambda row: row[0].bottleneck and row[0].bottleneck.images_per_s, RATE),
         Column("expected", lambda row: row[1].expected, RATE),
         Column(ran, lambda row: row[1].measured_images_per_s, RATE),
@@ -210,11 +220,11 @@ def checks(explanations: Sequence[Explanation]) -> Table[_Checked] | None:
 
 
 _Checked = tuple[Explanation, Gain]
-"""A cell, and what a rung gained that was added to it."""
+"""A cell, and the gain from a rung that was added to it."""
 
 
 def sentences(explanations: Sequence[Explanation]) -> list[str]:
-    """A line per cell: its verdict with its numbers."""
+    """Return a line per cell with its verdict and its figures."""
     lines = []
     for e in explanations:
         sentence = limit_sentence(e.bottleneck) if e.bottleneck else e.summary.reason or "no profiled pass"
@@ -225,9 +235,9 @@ def sentences(explanations: Sequence[Explanation]) -> list[str]:
 
 
 def notes(explanations: Sequence[Explanation]) -> list[str]:
-    """Notes on how to read the tables."""
+    """Return notes on how to read the tables."""
     advice = [e.advice for e in explanations if e.advice and e.advice.evidence]
-    evidence = grouped((gain.evidence, added(gain)) for gain in advice)
+    evidence = grouped((gain.evidence, rung_change(gain)) for gain in advice)
     lines: list[str] = [*map(Caution, outlier_lines([e.summary for e in explanations])), *_left_to_gain(explanations)]
     lines += [f"{listed(list(dict.fromkeys(names)))}: {words}." for words, names in evidence.items()]
     if unsteady := [e.summary.cell.label for e in explanations if e.bottleneck and e.bottleneck.unsteady]:
@@ -236,7 +246,7 @@ def notes(explanations: Sequence[Explanation]) -> list[str]:
         lines.append("input, host, GPU: what each needs per step without waiting.")
     if any(e.bottleneck and e.bottleneck.needs.input_s is None for e in explanations):
         lines.append("beside: input is made in its own threads, and no step waits for it.")
-    if any(map(utilisation, explanations)):
+    if any(map(flop_utilisation, explanations)):
         lines.append(
             "FLOPs: those that the step declares, in a second, over the most that `tcbench roofline` measured."
         )
@@ -258,20 +268,20 @@ def notes(explanations: Sequence[Explanation]) -> list[str]:
     return lines + doubtful((e.summary.cell.label, e.bottleneck) for e in explanations)
 
 
-def costs_lines(costs: Sequence[PartCost]) -> list[str]:
-    """The costliest parts of a step, ranked, and where there are layers the kinds of all of them, in lines."""
+def cost_lines(costs: Sequence[PartCost]) -> list[str]:
+    """Return lines that rank the costliest parts of a step and, if there are layers, the kinds of layers."""
     if not costs:
         return []
     kinds = summed((cost.part.name.rpartition("/")[2], cost.share) for cost in costs)
     costs = costs[:COSTLIEST]
     lines = [f"costliest, {percent(sum(cost.share for cost in costs), 0)} of a step together:"]
-    names, phases = (max(len(getattr(cost.part, what)) for cost in costs) for what in ("name", "phase"))
+    name_width, phase_width = (max(len(getattr(cost.part, label)) for cost in costs) for label in ("name", "phase"))
     for cost in costs:
         part, reached = cost.part, "" if cost.of_ceiling is None else f", {percent(cost.of_ceiling, 0)} of that reached"
         bound = f"bounded by {cost.bound}{reached}" if cost.bound else "unknown" if part.bytes else ""
         phase = "" if part.phase == part.name else part.phase
-        line = f"  {percent(cost.share):>6}  {milliseconds(part.time_s or 0.0):>8}  {part.name:<{names}}  "
-        lines.append(f"{line}{phase:<{phases}}  {bound}".rstrip())
+        line = f"  {percent(cost.share):>6}  {milliseconds(part.time_s or 0.0):>8}  {part.name:<{name_width}}  "
+        lines.append(f"{line}{phase:<{phase_width}}  {bound}".rstrip())
     if any("/" in cost.part.name for cost in costs):
         ranked = sorted(kinds.items(), key=lambda kind: -kind[1])[:_KINDS]
         lines.append(f"by kind: {', '.join(f'{kind} {percent(share, 0)}' for kind, share in ranked)}")
@@ -280,8 +290,8 @@ def costs_lines(costs: Sequence[PartCost]) -> list[str]:
     return lines
 
 
-def lines_of(bottleneck: Bottleneck) -> list[str]:
-    """A timeline described in lines: the verdict, phases, waiting, kernels."""
+def timeline_lines(bottleneck: Bottleneck) -> list[str]:
+    """Return lines that describe a timeline: the verdict, phases, idle times and kernels."""
     lines = [f"{bottleneck.label}: {limit_sentence(bottleneck)}"]
     phases = (
         f"{phase.name} {milliseconds(phase.host_s)}"
@@ -313,8 +323,9 @@ def lines_of(bottleneck: Bottleneck) -> list[str]:
 
 
 def to_json(explanations: Sequence[Explanation]) -> str:
-    """Everything, with units in the names. In form 1 `gains` had bounds in place of `expected`: `step_at_least_s` and
-    `images_per_s_at_most`."""
+    """Return everything as JSON, with units in the names.
+
+    In form 1, `gains` had bounds in place of `expected`: `step_at_least_s` and `images_per_s_at_most`."""
     cells = [_cell_json(explanation) for explanation in explanations]
     return document("tcbench-explain", 2, cells=cells, notes=notes(explanations))
 
@@ -325,7 +336,7 @@ _PART = "name=part.name phase=part.phase time_s=part.time_s flops=part.flops byt
 def timelines_json(
     timelines: Sequence[Timeline], bottlenecks: Sequence[Bottleneck], costs: Iterable[Sequence[PartCost]]
 ) -> str:
-    """The same for timelines."""
+    """Return timelines with their bottlenecks and costliest parts as JSON."""
     described = [
         {
             **fields(timeline, "label device_name"),
@@ -349,7 +360,7 @@ def _cell_json(explanation: Explanation) -> dict[str, Any]:
         "code": [fields(code, "project version commit") for code in summary.codes],
         "stack": stack_name(summary.codes) or None,
         **fields(summary, "status reason"),
-        **({"flop_utilisation": utilisation(explanation)} if summary.flops else {}),
+        **({"flop_utilisation": flop_utilisation(explanation)} if summary.flops else {}),
         "bottleneck": explanation.bottleneck and bottleneck_json(explanation.bottleneck),
         "below_roof": (below := below_roof(explanation)) and below._asdict(),
         **fields(explanation, "next=advice gains"),
@@ -357,16 +368,16 @@ def _cell_json(explanation: Explanation) -> dict[str, Any]:
 
 
 def bottleneck_json(bottleneck: Bottleneck) -> dict[str, Any]:
-    """A bottleneck with its verdict and sentence; gaps are counted, not listed."""
-    value = dataclasses.asdict(bottleneck)
+    """Return the fields of a bottleneck with its verdict and sentence. Gaps are counted, not listed."""
+    fields = dataclasses.asdict(bottleneck)
     dominant = bottleneck.dominant
-    value |= {"dominant_phase": dominant.name if dominant else None, "doubtful": doubt_words(bottleneck) or None}
-    value |= {
+    fields |= {"dominant_phase": dominant.name if dominant else None, "doubtful": doubt_words(bottleneck) or None}
+    fields |= {
         "verdict": bottleneck.verdict,
         "limit": limit_words(bottleneck),
         "sentence": limit_sentence(bottleneck),
         "images_per_s": bottleneck.images_per_s,
     }
     if bottleneck.device is not None:
-        value["device"] |= {"busy_share": bottleneck.device.busy_share, "gaps": len(bottleneck.device.gaps)}
-    return value
+        fields["device"] |= {"busy_share": bottleneck.device.busy_share, "gaps": len(bottleneck.device.gaps)}
+    return fields

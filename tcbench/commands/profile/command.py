@@ -225,11 +225,11 @@ def _stem(folder: Path, cell: Cell, what: str = "profile") -> Path:
 def _summary(timeline: Timeline) -> str:
     """What holds the cell back, and the costliest parts of its step."""
     from tcbench.analysis.bottleneck import explain_timeline
-    from tcbench.commands.explain.table import costs_lines
+    from tcbench.commands.explain.table import cost_lines
     from tcbench.commands.roofline.roofline import costliest
     from tcbench.run import ceilings
     from tcbench.show.bottlenecks import limit_sentence
 
     costs = costliest(timeline, ceilings.of_record(timeline.record))
     verdict = f"{timeline.label} on {timeline.device_name}: {limit_sentence(explain_timeline(timeline))}"
-    return "\n".join([verdict, *costs_lines(costs)])
+    return "\n".join([verdict, *cost_lines(costs)])

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from tcbench.analysis.explanation import Explanation
 from tcbench.analysis.stats import Interval
 from tcbench.analysis.summary import CellSummary, base_config, best, judged, ratio, unsure
-from tcbench.commands.explain.chart import held_back, next_rung, would_help
+from tcbench.commands.explain.chart import held_back, next_rung_words, would_help
 from tcbench.commands.plot.ladder import Climb
 from tcbench.commands.plot.ladder_chart import adds
 from tcbench.commands.run.chart import Speedups
@@ -221,7 +221,7 @@ _COLUMNS: tuple[Column[_Fastest], ...] = (
     Column("factor", lambda row: row.over_base, FACTOR, mark=_over),
     Column("brought most by", lambda row: str(row.helpful[0]) if row.helpful else "", ratio=1),
     Column("held back by", lambda row: row.explained.bottleneck and limit_words(row.explained.bottleneck)),
-    Column("next", lambda row: next_rung(row.explained), ratio=1),
+    Column("next", lambda row: next_rung_words(row.explained), ratio=1),
     Column("run", lambda row: listed(row.cell.runs)),
 )
 

@@ -25,8 +25,8 @@ def test_what_a_record_names_is_not_imported(tmp_path, monkeypatch, words, backe
     monkeypatch.setattr(backends, "_registered", lambda: {"registered": point})
     (tmp_path / "evil").mkdir()
     (tmp_path / "evil/__init__.py").write_text("open('ran', 'w')", encoding="utf-8")
-    theirs = [make_record(cell=factories.make_cell(config, backend=backend)) for config in ("fp32", "fp32+mine")]
-    factories.write(tmp_path / "r.jsonl", *theirs, make_record("fp16"))
+    trials = [make_record(cell=factories.make_cell(config, backend=backend)) for config in ("fp32", "fp32+mine")]
+    factories.write(tmp_path / "r.jsonl", *trials, make_record("fp16"))
     done = tcbench(tmp_path, *(word.replace("RECORDS", "r.jsonl") for word in words))
     assert (done.code, done.err) == (0, "")
     assert not (tmp_path / "ran").exists()
@@ -106,7 +106,7 @@ def test_the_next_steps_are_in_the_cells_own_setting(tmp_path, monkeypatch, chan
     assert [getattr(planned, name) for name in names] == [getattr(cell, name) for name in names]
     profiled: list[Cell] = []
     with_progress = "tcbench.commands.profile.command._with_progress"
-    monkeypatch.setattr(with_progress, lambda _, __, one, ___: profiled.append(one.cell))
+    monkeypatch.setattr(with_progress, lambda _, __, record, ___: profiled.append(record.cell))
     tcbench(tmp_path, *profile)  # which ends where it is to run
     assert [getattr(profiled[0], name) for name in names] == [getattr(cell, name) for name in names]
 

@@ -65,14 +65,14 @@ def test_no_table_cuts_its_words(models: tuple[str, ...], width: int, with_needs
     ],
 )
 def test_a_rung_that_was_tried_and_is_not_surely_faster_is_undecided(rates, says):
-    of = {"fp32": (39.0, 40.0, 41.0), "fp32+static_graph": rates}
+    rates_of = {"fp32": (39.0, 40.0, 41.0), "fp32+static_graph": rates}
     records = [
         factories.remeasured(
             factories.make_record(config, trial=trial, images_per_s=rate, noise=0.0),
             phases=factories.make_phases({"forward": 0.4 / rate, "backward": 3.2 / rate, "update": 0.4 / rate}),
         )
-        for config, its in of.items()
-        for trial, rate in enumerate(its)
+        for config, trial_rates in rates_of.items()
+        for trial, rate in enumerate(trial_rates)
     ]
     explained = explain(records, lambda _: lambda _: "another rung")
     [_, row, *_] = printed(view.table(explained), width=160).splitlines()
@@ -90,18 +90,18 @@ def test_the_costliest_parts_line_up_and_what_bounds_them_is_known_or_said_to_be
         PartCost(WorkPart("io", "io", 0, 0, 0.002), 0.1),
         PartCost(loss, 0),
     ]
-    assert view.costs_lines(costs) == [
+    assert view.cost_lines(costs) == [
         "costliest, 60% of a step together:",
         "   50.0%     12 ms  a/conv  forward  bounded by arithmetic, 25% of that reached",
         "   10.0%      2 ms  io",
         "    0.0%      1 ms  loss    forward",
         "by kind: conv 50%, io 10%, loss 0%",
     ]
-    more = view.costs_lines(
+    more = view.cost_lines(
         [*costs, *(PartCost(WorkPart(f"b{n}/conv", "backward", 0, 0, 0.001), 0.01) for n in range(20))]
     )
     assert (len(more), more[-1]) == (12, "by kind: conv 70%, io 10%, loss 0%")
-    unknown = view.costs_lines([PartCost(conv, 0.5), *costs[1:]])
+    unknown = view.cost_lines([PartCost(conv, 0.5), *costs[1:]])
     assert unknown[1].endswith("a/conv  forward  unknown") and "`tcbench roofline`" in unknown[-1]
 
 
@@ -137,9 +137,9 @@ def test_on_a_cpu_the_phase_farthest_below_the_ceilings_is_named_and_what_is_lef
 def test_one_trial_that_is_far_from_the_others_is_named(monkeypatch) -> None:
     rates = (40.0, 41.0, 40.0, 39.0, 0.4)
     records = [factories.make_record(trial=n, images_per_s=rate) for n, rate in enumerate(rates)]
-    said = "fp32, batch size 4: trial 5 of 5 is 99.8 times slower than the median trial: measure again."
-    assert said in view.notes(explain(records))
-    assert said in footnotes(summarise(records))
+    warning = "fp32, batch size 4: trial 5 of 5 is 99.8 times slower than the median trial: measure again."
+    assert warning in view.notes(explain(records))
+    assert warning in footnotes(summarise(records))
     assert not any("median trial" in note for note in view.notes(explain(records[:4])))
 
 
@@ -151,50 +151,54 @@ def test_every_view_on_a_profiled_pass_unlike_the_timed_one_says_so() -> None:
     assert f"fp32, batch size 4: {figures}" in view.notes(explain([record]))[-1]
     under = roofline(summarise([record])[0], [record], Ceilings("a machine", {"fp32": 1e11}, 2e10, "made up"))
     assert figures in roofline_view.notes([under])[-1]
-    apart = diff_records([record], [slower])
-    assert diff.headline(apart).endswith(f"; doubtful: base {figures}")
+    difference = diff_records([record], [slower])
+    assert diff.headline(difference).endswith(f"; doubtful: base {figures}")
     assert figures in render(build(results([record])))
     (explained,) = json.loads(view.to_json(explain([record])))["cells"]
     (roofed,) = json.loads(roofline_view.to_json([under]))["cells"]
-    (pair,) = json.loads(diff.to_json([apart]))["cells"]
+    (pair,) = json.loads(diff.to_json([difference]))["cells"]
     doubts = [explained["bottleneck"]["doubtful"], roofed["doubtful"], pair["base"]["doubtful"]]
     assert (doubts, pair["current"]["doubtful"]) == ([figures] * 3, None)
 
 
 def test_many_cells_take_no_more_time_each(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[CellSummary] = []
-    of = vars(CellSummary)["setting"].fget
+    calls: list[CellSummary] = []
+    original = vars(CellSummary)["setting"].fget
 
     def setting(self: CellSummary) -> Setting:
-        asked.append(self)
-        made: Setting = of(self)
-        return made
+        calls.append(self)
+        setting_of_cell: Setting = original(self)
+        return setting_of_cell
 
     monkeypatch.setattr(CellSummary, "setting", property(setting))
     explain(factories.make_record(batch_size=n) for n in range(1, 41))
-    assert 0 < len(asked) <= 3 * 40
+    assert 0 < len(calls) <= 3 * 40
 
 
 def test_a_cell_is_compared_with_configs_that_may_be_tried_next_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = list[str]()
+    comparisons = list[str]()
 
     def counting(other: CellSummary, summary: CellSummary):
-        asked.append(f"{other.cell.config} over {summary.cell.config}")
+        comparisons.append(f"{other.cell.config} over {summary.cell.config}")
         return ratio(other, summary)
 
     monkeypatch.setattr(explanation, "ratio", counting)
     explain(factories.make_record(f"fp32+x{n}") for n in range(40))
-    assert not asked
+    assert not comparisons
     explain(map(factories.make_record, ("fp32", "fp32+dali", "fp32+x", "bf16", "fp32+dali+batched")))
     over = ["fp32+dali", "fp32+x", "bf16", "fp32+dali+batched"]
-    assert asked == [*(f"{config} over fp32" for config in over), "fp32+dali+batched over fp32+dali", "fp32 over bf16"]
+    assert comparisons == [
+        *(f"{config} over fp32" for config in over),
+        "fp32+dali+batched over fp32+dali",
+        "fp32 over bf16",
+    ]
 
 
 def test_the_chart_says_of_which_pass_its_phases_are() -> None:
     timed, profiled = factories.make_record("fp32+dali"), factories.make_record("fp32")
     timed = factories.remeasured(timed, phases=factories.make_phases({"forward": timed.measurement.counted_times_s}))
-    for records, of in (([timed], "timed"), ([profiled], "profiled"), ([timed, profiled], "profiled or the timed")):
-        assert f"phases on the host, of the {of} pass · " in " ".join(words(bottleneck_chart(explain(records))))
+    for records, passes in (([timed], "timed"), ([profiled], "profiled"), ([timed, profiled], "profiled or the timed")):
+        assert f"phases on the host, of the {passes} pass · " in " ".join(words(bottleneck_chart(explain(records))))
 
 
 def test_in_the_chart_a_batch_size_at_which_nothing_was_profiled_says_why() -> None:
