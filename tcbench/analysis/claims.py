@@ -142,9 +142,11 @@ def scorecards(
         cells = _SettingCells(measured, frozenset(lacking(machine)))
         scenario = claims_of(cell)
         precision = _low_precision(cells)
-        claims = tuple(_evaluated(claim.of(precision), cells, scenario.run, sources) for claim in scenario.claims)
+        claims = tuple(
+            _evaluated(claim.with_precision(precision), cells, scenario.run, sources) for claim in scenario.claims
+        )
         environment = next((m.summary.environment for m in measured.values() if m.summary.environment), None)
-        low = precision if any(claim.asks_low for claim in scenario.claims) else None
+        low = precision if any(claim.depends_on_precision for claim in scenario.claims) else None
         commands = _commands(claims, scenario.run)
         shown_codes = codes if several else ()
         cards.append(Scorecard(machine, environment, cell, scenario.scenario, claims, commands, low, shown_codes))
@@ -251,7 +253,7 @@ def by_timelines(bottlenecks: Iterable[Bottleneck]) -> EvidenceSource:
                 return None
             says.append(f"{n}: {left:.0f} kernels per step against {right:.0f}")
             fewer.append(left < right)
-        holds = all(fewer) if claim.at == "all" else any(fewer)
+        holds = all(fewer) if claim.quantifier == "all" else any(fewer)
         return Evidence("holds" if holds else "does not hold", "; ".join(says))
 
     return by_kernels
@@ -262,7 +264,7 @@ def _overall_outcome(claim: Claim, batch_sizes: Sequence[BatchSizeOutcome]) -> C
     of them holds if it holds at one. Batch sizes that are out of memory do not count."""
     outcomes = {judged.outcome for judged in batch_sizes if not judged.out_of_memory}
     ranked: tuple[ClaimOutcome, ...] = ("does not hold", "undecided", "not measured", "not testable here", "holds")
-    ordered = ranked if claim.at == "all" else (ranked[-1], *ranked[1:-1], ranked[0])
+    ordered = ranked if claim.quantifier == "all" else (ranked[-1], *ranked[1:-1], ranked[0])
     return next((outcome for outcome in ordered if outcome in outcomes), "not measured")
 
 

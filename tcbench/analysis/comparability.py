@@ -12,7 +12,7 @@ from typing import Any
 
 from tcbench.core.groups import grouped
 from tcbench.core.record import Cell, Environment, GpuState, Record, cell_settings, encode
-from tcbench.core.store import OF_GATE
+from tcbench.core.store import GATE_RUN_ID
 
 FACETS: Mapping[str, str] = {
     "simulated": "whether the device was measured or simulated; the model of one that was, and its host's speed",
@@ -107,7 +107,7 @@ def stack_differences(records: Iterable[Record], allow: Collection[str] = ()) ->
     of_machine = grouped((r.environment.machine, (r.run_id, r)) for r in records if r.environment is not None)
     machines = [grouped(runs) for runs in of_machine.values()]
     facts = {run: stack for runs in machines for run, stack in _stacks(runs, allow).items()}
-    gates = ((run, OF_GATE.fullmatch(run), group) for runs in machines for run, group in runs.items())
+    gates = ((run, GATE_RUN_ID.fullmatch(run), group) for runs in machines for run, group in runs.items())
     sides = grouped(
         ((gate[1], frozenset(r.environment.code for r in group if r.environment), facts[run]), run)
         for run, gate, group in gates

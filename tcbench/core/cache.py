@@ -1,8 +1,8 @@
-"""The user's cache: the folder of everything that can be made again, and entries by key in it, kept across processes.
+"""The user's cache: folders of files that can be made again, and entries that are found by key.
 
-An entry is one file: a line of JSON (its key, its content, how many bytes follow and their digest), then bytes. It
-appears in one rename, so that processes may share the cache; one that cannot be read counts as missing and is written
-anew. A cache that cannot be written costs time, never a run.
+An entry is a file: a line of JSON (key, content, number of the bytes that follow, their digest), then the bytes. It is
+written atomically, so that processes can share the cache. A damaged entry counts as missing. A cache that cannot be
+written only costs time.
 """
 
 import contextlib
@@ -23,26 +23,27 @@ from tcbench.core import files, private
 from tcbench.core.errors import StoreError
 
 VARIABLE = "TCBENCH_CACHE"
-"""The environment variable that names another folder than the user's cache folder."""
+"""The environment variable that replaces the user's cache folder."""
 
 _LOG = logging.getLogger(__name__)
 _SUFFIX = ".plan"
 
 Key = Mapping[str, str | int | bool]
-"""Everything that an entry depends on."""
+"""The facts that an entry depends on."""
 
 
 @dataclass(frozen=True)
 class Entry:
-    """A JSON object, and bytes (or none)."""
+    """The content of a cache entry: a JSON object and bytes, which may be empty."""
 
     content: dict[str, Any]
     data: bytes = b""
 
 
 def folder(name: str) -> Path:
-    """The folder of that name in TCBENCH_CACHE, or in the user's cache folder. It may not be there yet. A name that
-    ends in a version (`jpeg-v1`) names the form of what lies in it: another form takes another name."""
+    """Return the folder `name` in TCBENCH_CACHE or in the user's cache folder; it may not exist yet. Raises StoreError.
+
+    Names end in a version, such as `jpeg-v1`. When the format of the files changes, so does the name."""
     override = os.environ.get(VARIABLE)
     if override:
         try:
@@ -53,10 +54,10 @@ def folder(name: str) -> Path:
 
 
 def _users_folder() -> Path:
-    """Return the user's cache folder, or where no home is known that of `_folder_without_home`. Raises StoreError."""
+    """Return the user's cache folder, or a temporary one if no home folder is known. Raises StoreError."""
     import platformdirs
 
-    with contextlib.suppress(RuntimeError):  # of a platformdirs that knows no home
+    with contextlib.suppress(RuntimeError):  # some versions of platformdirs raise it if no home folder is known
         path = platformdirs.user_cache_path("tcbench")
         if path.is_absolute():
             return path
@@ -65,8 +66,8 @@ def _users_folder() -> Path:
 
 @functools.cache
 def _folder_without_home() -> Path:
-    """Return a folder of the user's own among the temporary files, and report it once. Raises StoreError where that is
-    another's."""
+    """Make a private folder among the temporary files and report it once. Raises StoreError if it belongs to another
+    user."""
     path = Path(tempfile.gettempdir()) / f"tcbench-{os.geteuid()}"
     try:
         usable = private.make_folder(path)
@@ -89,9 +90,8 @@ def source_digest(package: ModuleType) -> str:
 
 
 def private_folder(name: str) -> Path | None:
-    """Return a folder of that name to which no other user can write, made if it is not there: in TCBENCH_CACHE or,
-    where others can write to that, in the user's cache folder; None where none can be made. What is run or loaded is
-    kept there alone."""
+    """Make and return a cache folder for code, to which no other user can write. It is in TCBENCH_CACHE or, if others
+    can write to that, in the user's cache folder. Return None if neither is possible."""
     for place in (folder(name), _users_folder() / name):
         try:
             if private.make_folder(place):
@@ -102,26 +102,27 @@ def private_folder(name: str) -> Path | None:
 
 
 class Cache:
-    """Entries by key in a folder. `fresh` ignores what is there and writes it anew. `private`: entries that another
-    user could have written count as missing."""
+    """A folder of entries that are found by key. With `fresh`, existing entries are ignored and replaced. With
+    `private`, entries that another user could have written count as missing."""
 
     def __init__(self, root: Path, *, fresh: bool = False, private: bool = False) -> None:
         self.root = root
         self.fresh = fresh
         self.private = private
-        self._complained = False
+        self._warned = False
 
     @classmethod
-    def of_code(cls, name: str, *, fresh: bool = False) -> "Cache":
-        """Make a cache of what is run or loaded, which holds nothing that another user could have written."""
+    def for_code(cls, name: str, *, fresh: bool = False) -> "Cache":
+        """Return a private cache for code, so that no other user can make this one run it."""
         return cls(private_folder(name) or folder(name), fresh=fresh, private=True)
 
     def path(self, key: Key) -> Path:
+        """Return the path of the entry with this key."""
         canonical = json.dumps(dict(key), sort_keys=True, separators=(",", ":"))
         return self.root / (hashlib.sha256(canonical.encode()).hexdigest()[:40] + _SUFFIX)
 
     def get(self, key: Key) -> Entry | None:
-        """The entry of exactly this key; None where there is none, it is damaged, or the cache is to be fresh."""
+        """Return the entry with this key, or None if there is none, it is damaged, or the cache is `fresh`."""
         if self.fresh:
             return None
         path = self.path(key)
@@ -129,18 +130,18 @@ class Cache:
             content = private.read(path) if self.private else path.read_bytes()
         except OSError:
             return None
-        line, _, data = content.partition(b"\n")
+        line, _, payload = content.partition(b"\n")
         with contextlib.suppress(ValueError, KeyError, TypeError):
             header = json.loads(line)
             facts = header["key"], header["bytes"], header["sha256"]
-            whole = facts == (dict(key), len(data), hashlib.sha256(data).hexdigest())
-            if whole and isinstance(header["content"], dict):
-                return Entry(header["content"], data)
+            expected = dict(key), len(payload), hashlib.sha256(payload).hexdigest()
+            if facts == expected and isinstance(header["content"], dict):
+                return Entry(header["content"], payload)
         _LOG.info("%s is damaged and counts as missing", path)
         return None
 
     def put(self, key: Key, entry: Entry) -> None:
-        """Keep the entry, in place of one that was there."""
+        """Write the entry, or replace an existing one. A failure is logged once."""
         header = {
             "key": dict(key),
             "content": entry.content,
@@ -153,27 +154,29 @@ class Cache:
             if self.private:
                 self.path(key).chmod(0o600)
         except (StoreError, OSError) as error:
-            if not self._complained:
+            if not self._warned:
                 _LOG.warning("what was made cannot be kept and will be made again: %s", error)
-            self._complained = True
+            self._warned = True
 
-    def merge(self, key: Key, merged: Callable[[Entry | None], Entry]) -> Entry:
-        """Keep, and return, what `merged` makes of the entry that is there now, undisturbed by others that merge."""
+    def merge(self, key: Key, update: Callable[[Entry | None], Entry]) -> Entry:
+        """Replace the entry by `update(entry)` and return the new one. A lock keeps processes from losing each other's
+        updates."""
         with contextlib.ExitStack() as stack:
-            with contextlib.suppress(OSError):  # where no lock is to be had the last one's entry stays
+            with contextlib.suppress(OSError):  # without a lock the last writer wins
                 self.root.mkdir(parents=True, exist_ok=True)
                 lock = stack.enter_context((self.root / "lock").open("ab"))
                 fcntl.flock(lock, fcntl.LOCK_EX)
-            entry = merged(self.get(key))
+            entry = update(self.get(key))
             self.put(key, entry)
         return entry
 
     def keys(self) -> Iterator[Key]:
-        """Yield the key of every entry whose first line can be read."""
+        """Yield the keys of all readable entries."""
         for path in sorted(self.root.glob(f"*{_SUFFIX}")):
             with contextlib.suppress(OSError, ValueError, KeyError), path.open("rb") as file:
                 yield json.loads(file.readline())["key"]
 
     def drop(self, key: Key) -> None:
+        """Remove the entry with this key, if there is one."""
         with contextlib.suppress(OSError):
             self.path(key).unlink()

@@ -1,4 +1,4 @@
-"""A claim: a sentence made checkable, most often the talk's; and the form of a scenario's [[claim]] tables."""
+"""Claims: statements, mostly of the talk, that results can confirm or refute, and a scenario's [[claim]] tables."""
 
 import fnmatch
 from collections.abc import Iterable, Sequence
@@ -12,18 +12,17 @@ from msgspec import Meta
 from tcbench.core.errors import ScenarioError, hint
 
 ComparisonRelation = Literal["faster", "slower", "about"]
-"""Of images per second: left over right lies above, below or about the factor."""
+"""Relations of a rate ratio: left's images per second over right's are above, below or about the factor."""
 
 RunRelation = Literal["runs", "does not run"]
-"""Whether the left config runs at all: out of memory is an answer."""
+"""Relations about whether the left config runs or is out of memory."""
 
 BoundRelation = Literal["gpu-bound", "not gpu-bound"]
-"""Whether the GPU holds the left config back, in the words of `tcbench explain`."""
+"""Relations about whether the GPU limits the left config, as `tcbench explain` defines it."""
 
 ExternalRelation = Literal["trains like", "keeps gradients", "scales", "fewer kernels"]
-"""Relations that records of `tcbench run` do not show: the loss curves are alike; few of the gradients' values become
-zero; many ranks train like one at the same global batch; fewer kernels are launched per step than with the right
-config."""
+"""Relations that need more than records of `tcbench run`: the loss curves are alike; few gradient values become zero;
+many ranks train like one at the same global batch; a step launches fewer kernels than with the right config."""
 
 Relation = ComparisonRelation | RunRelation | BoundRelation | ExternalRelation
 COMPARISONS: tuple[ComparisonRelation, ...] = get_args(ComparisonRelation)
@@ -32,29 +31,30 @@ BOUNDS: tuple[BoundRelation, ...] = get_args(BoundRelation)
 EXTERNAL: tuple[ExternalRelation, ...] = get_args(ExternalRelation)
 RELATIONS: tuple[Relation, ...] = (*COMPARISONS, *RUNS, *BOUNDS, *EXTERNAL)
 
-At = Literal["all", "any"]
+Quantifier = Literal["all", "any"]
 
 BEST_OF = "best of "
-"""Prefix of a glob that means the fastest of the configs that it matches."""
+"""The prefix of a glob that selects the fastest of the matching configs."""
 
 LOW = "{low}"
-"""Stands, in a claim's configs and words, for the low precision that the machine computes in."""
+"""The placeholder in a claim for the low precision that the machine computes in."""
 
 LOW_PRECISIONS = ("fp16", "bf16")
-"""The rungs that it may be, the talk's first."""
+"""The rungs that may replace the placeholder. The first one is the talk's."""
 
 ABOUT = 0.1
-"""The margin of `about` where the claim names none."""
+"""The default margin of the relation `about`."""
 
 
 @dataclass(frozen=True)
 class ClaimSide:
-    """One side of a claim: a config by its name or, where `best`, the fastest of those that a glob matches."""
+    """One side of a claim: a config by name or, if `best`, the fastest of those that a glob matches."""
 
     config: str
     best: bool = False
 
     def matches(self, name: str) -> bool:
+        """Return whether a config may be this side."""
         return fnmatch.fnmatchcase(name, self.config) if self.best else name == self.config
 
     def __str__(self) -> str:
@@ -63,10 +63,12 @@ class ClaimSide:
 
 @dataclass(frozen=True)
 class Claim:
-    """A statement about configs at batch sizes. `slide` is the talk's; None for what the talk did not say. A comparison
-    sets left's images/s over right's, or over `images_per_s`: `faster` is above `factor` / (1 + `margin`), `slower`
-    below `factor` x (1 + `margin`), `about` between the two. Right has left's batch size, or `right_batch_size`. `at`:
-    it is said of `all` of the batch sizes, or of `any` one of them."""
+    """A statement about configs at batch sizes. `slide` is the talk's slide, or None if the talk did not claim it.
+
+    A comparison is about the ratio of left's images/s to right's, or to `images_per_s`. `faster` means above `factor` /
+    (1 + `margin`), `slower` means below `factor` x (1 + `margin`), `about` means between the two. Right is measured at
+    `right_batch_size`, or else at left's batch size. The statement holds for `all` batch sizes or for `any` of them
+    (`quantifier`)."""
 
     says: str
     relation: Relation
@@ -78,36 +80,37 @@ class Claim:
     factor: float = 1.0
     margin: float = 0.0
     right_batch_size: int | None = None
-    at: At = "all"
+    quantifier: Quantifier = "all"
 
     @property
-    def asks_low(self) -> bool:
-        """Whether it is asked of the low precision that the machine computes in, whichever that is."""
+    def depends_on_precision(self) -> bool:
+        """Whether the claim has the placeholder for the machine's low precision."""
         return LOW in self.says or any(side is not None and LOW in side.config for side in (self.left, self.right))
 
-    def of(self, low: str) -> Self:
-        """The claim with `low` as that precision. One of the talk's keeps the talk's word, and says what stands in."""
+    def with_precision(self, low: str) -> Self:
+        """Return the claim with a low precision in place of the placeholder. The text of a claim of the talk keeps the
+        talk's precision and adds the one that replaces it."""
         left, right = (side and replace(side, config=side.config.replace(LOW, low)) for side in (self.left, self.right))
         assert left is not None
-        talks = LOW_PRECISIONS[0]
-        says = self.says.replace(LOW, low if self.slide is None else talks)
-        if self.asks_low and self.slide is not None and low != talks:
-            says += f" ({low} here, {talks} in the talk)"
+        in_talk = LOW_PRECISIONS[0]
+        says = self.says.replace(LOW, low if self.slide is None else in_talk)
+        if self.depends_on_precision and self.slide is not None and low != in_talk:
+            says += f" ({low} here, {in_talk} in the talk)"
         return replace(self, says=says, left=left, right=right)
 
     @property
     def least(self) -> float | None:
-        """The ratio that a comparison must lie above; None where any is low enough."""
+        """The ratio that a comparison must exceed, or None if there is no lower limit."""
         return None if self.relation == "slower" else self.factor / (1 + self.margin)
 
     @property
     def most(self) -> float | None:
-        """The ratio that a comparison must lie below; None where any is high enough."""
+        """The ratio that a comparison must stay below, or None if there is no upper limit."""
         return None if self.relation == "faster" else self.factor * (1 + self.margin)
 
 
 class ClaimTable(msgspec.Struct, frozen=True, kw_only=True):
-    """A [[claim]] table, key by key."""
+    """A [[claim]] table of a scenario file. The fields are its keys."""
 
     says: Annotated[str, Meta(min_length=1)]
     relation: str
@@ -130,21 +133,23 @@ def read(
     *,
     inherited: bool = False,
 ) -> tuple[Claim, ...]:
-    """The claims of a scenario that has these configs and batch sizes. Raises ScenarioError naming file and key.
-    `inherited`: the tables were written for another form of the scenario, so that one about a config or batch size that
-    is not here is left out."""
+    """Return the claims of a scenario with these configs and batch sizes. Raises ScenarioError with file and key.
+
+    `inherited` says that the tables were written for another variant of the scenario. Then claims about configs or
+    batch sizes that this variant lacks are left out."""
     names = list(dict.fromkeys(configs))
     claims = []
     for place, table in enumerate(tables):
         key = f"{path}: claim[{place}]"
         mistake = _mistake(table)
-        absent = None if mistake else _absent(table, names, batch_sizes)
-        if absent and inherited:
+        missing = None if mistake else _missing(table, names, batch_sizes)
+        if missing and inherited:
             continue
-        if mistake or absent:
-            raise ScenarioError(f"{key}.{mistake or absent}")
+        if mistake or missing:
+            raise ScenarioError(f"{key}.{mistake or missing}")
         fields: dict[str, Any] = {"margin": ABOUT if table.relation == "about" else 0.0}
         fields |= {name: value for name, value in msgspec.structs.asdict(table).items() if value is not None}
+        fields["quantifier"] = fields.pop("at")
         fields |= {name: _side(fields[name]) for name in ("left", "right") if name in fields}
         claims.append(Claim(**fields | {"batch_sizes": tuple(dict.fromkeys(table.batch_sizes or batch_sizes))}))
     return tuple(claims)
@@ -155,11 +160,11 @@ def _side(text: str) -> ClaimSide:
 
 
 def _mistake(table: ClaimTable) -> str | None:
-    """The mistake in a table by itself: the key, what was expected, what it has."""
+    """Return a mistake in a table, whatever the scenario has: the key, what is expected and what it is."""
     relation = table.relation
     if relation not in RELATIONS:
         return f"relation: unknown '{relation}'; {hint(relation, RELATIONS)}"
-    if table.at not in get_args(At):
+    if table.at not in get_args(Quantifier):
         return f"at: expected all or any, got '{table.at}'"
     if relation in COMPARISONS:
         if (table.right is None) == (table.images_per_s is None):
@@ -170,8 +175,7 @@ def _mistake(table: ClaimTable) -> str | None:
     needs_right = relation in ("trains like", "fewer kernels")
     if needs_right and table.right is None:
         return f"right: missing; expected for '{relation}'"
-    alien = ("images_per_s", "factor", "margin", "right_batch_size", *(() if needs_right else ("right",)))
-    for key in alien:
+    for key in ("images_per_s", "factor", "margin", "right_batch_size", *(() if needs_right else ("right",))):
         if getattr(table, key) is not None:
             return f"{key}: not for '{relation}'; expected with {', '.join(COMPARISONS)}"
     for key in ("left", "right"):
@@ -180,18 +184,16 @@ def _mistake(table: ClaimTable) -> str | None:
     return None
 
 
-def _absent(table: ClaimTable, names: Sequence[str], batch_sizes: Sequence[int]) -> str | None:
-    """The config or batch size that a table names and the scenario has not."""
+def _missing(table: ClaimTable, names: Sequence[str], batch_sizes: Sequence[int]) -> str | None:
+    """Return an error about a config or batch size that a table names and the scenario lacks, if there is one."""
     for key, text in (("left", table.left), ("right", table.right)):
-        if text is None:
-            continue
-        for named in dict.fromkeys(text.replace(LOW, low) for low in LOW_PRECISIONS):
-            side = _side(named)
+        for config in dict.fromkeys((text or "").replace(LOW, low) for low in LOW_PRECISIONS if text):
+            side = _side(config)
             if any(map(side.matches, names)):
                 continue
             if side.best:
-                return f"{key}: '{named}' matches none of {', '.join(names)}"
-            return f"{key}: unknown config '{named}'; {hint(named, names)}"
+                return f"{key}: '{config}' matches none of {', '.join(names)}"
+            return f"{key}: unknown config '{config}'; {hint(config, names)}"
     sizes = ", ".join(map(str, batch_sizes))
     for place, size in enumerate(table.batch_sizes or ()):
         if size not in batch_sizes:

@@ -1,8 +1,8 @@
-"""Files that are there whole or not at all, and folders to work in that nothing leaves behind.
+"""Files that are written completely or not at all, and scratch folders that are always cleaned up.
 
-Both are made in a folder beside what they are for, which holds a file that marks it as ours, and which is held by a
-lock. The kernel gives the lock up when a process dies: a marked folder without one was left by a process that was
-killed, and is removed. Nothing else ever is, whatever its name.
+A scratch folder is created next to its target. It contains a marker file and is locked. The kernel releases the lock
+when a process dies, so a marked folder without a lock belonged to a killed process and is removed. Folders without the
+marker are never removed.
 """
 
 import codecs
@@ -24,23 +24,23 @@ from typing import IO
 from tcbench.core.errors import StoreError
 
 LARGEST = 64 * 2**20
-"""Bytes of a line of records, or of a document, that are read; none of tcbench's comes near it."""
+"""The most bytes that are read of a line of records or of a document. No file of tcbench comes near it."""
 
 _LOG = logging.getLogger(__name__)
 
 _UNSUPPORTED = (errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOLCK)
-"""Errors of a system call that a kernel or a file system does not have."""
+"""Errors of a system call that the kernel or the file system does not support."""
 
 ANOTHER_FOLDER = "name another folder with --out"
 _HEX_DIGITS = 16
 _MARK = "made-by-tcbench"
-"""The file in a scratch folder that says whose it is; what is worked on stands in `_WORK` beside it."""
+"""The marker file in a scratch folder; the folder `_WORK` next to it is the one to use."""
 _WORK = "work"
 
 
 def opened(path: Path) -> IO[bytes]:
-    """Open a file for reading, after its UTF-8 byte order mark if it has one. Raises OSError, also for a device or a
-    pipe, which may have no end, and for UTF-16 text."""
+    """Open a file for reading, positioned after a UTF-8 byte order mark. Raises OSError, also for UTF-16 text and for
+    devices and pipes, which may be endless."""
     fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     mode = os.fstat(fd).st_mode
     start = os.pread(fd, len(codecs.BOM_UTF8), 0) if stat.S_ISREG(mode) else b""
@@ -57,19 +57,19 @@ def opened(path: Path) -> IO[bytes]:
 
 
 def read(path: Path, most: int = LARGEST) -> bytes:
-    """The content of a file of at most so many bytes. Raises OSError for a larger one, and as `opened`."""
+    """Return the content of a file of at most `most` bytes. Raises OSError if it is larger or cannot be opened."""
     with opened(path) as file:
-        data = file.read(most + 1)
-    if len(data) > most:
+        content = file.read(most + 1)
+    if len(content) > most:
         raise OSError(errno.EFBIG, f"more than {most / 2**20:g} MiB")
-    return data
+    return content
 
 
 def unnamed_file(content: bytes) -> int:
-    """Return the descriptor of a new file without a name that holds the content, at its beginning. Raises OSError."""
+    """Return a descriptor, positioned at the beginning, of a new unnamed file with this content. Raises OSError."""
     try:
         fd = os.memfd_create("tcbench")
-    except (AttributeError, OSError):  # some Pythons lack it, some sandboxes refuse it
+    except (AttributeError, OSError):  # not in every Python; some sandboxes forbid it
         with tempfile.TemporaryFile() as file:
             fd = os.dup(file.fileno())
     with open(fd, "wb", closefd=False) as file:
@@ -78,26 +78,28 @@ def unnamed_file(content: bytes) -> int:
     return fd
 
 
-def write(path: Path, data: bytes, remedy: str = "") -> None:
-    """Put a file in place, as `replacing` does."""
+def write(path: Path, content: bytes, remedy: str = "") -> None:
+    """Write a file atomically. Raises StoreError, with `remedy` in its message."""
     with replacing(path, remedy) as file:
-        file.write(data)
+        file.write(content)
 
 
 @contextlib.contextmanager
-def replacing(path: Path, remedy: str = "", *, taken: str | None = None) -> Iterator[IO[bytes]]:
-    """A file to write into that takes the path's place at the end; until then, and if anything goes wrong, what was
-    there stays. Folders are made. What is no file (a device, a pipe) is written to as it is. Raises StoreError, with
-    `remedy`, when it cannot be written. `taken`: what is there is kept, and this is why."""
+def replacing(path: Path, remedy: str = "", *, error_if_exists: str | None = None) -> Iterator[IO[bytes]]:
+    """Open a new file that replaces the one at `path` when the context ends without an error.
+
+    Missing folders are created. A device or a pipe is written to directly. Raises StoreError, with `remedy` in its
+    message, if the file cannot be written. With `error_if_exists`, an existing file is not replaced; then StoreError
+    has this message."""
     try:
-        if taken is not None and os.path.lexists(path):
+        if error_if_exists is not None and os.path.lexists(path):
             raise FileExistsError
         _check_links(path)
         if path.exists() and not path.is_file():
             with path.open("wb") as file:  # a folder raises
                 yield file
             return
-        target = Path(os.path.realpath(path))  # a link stays one
+        target = Path(os.path.realpath(path))  # a symbolic link is not replaced, but the file that it points to
         if not target.parent.exists():
             target.parent.mkdir(parents=True, exist_ok=True)
         before = target.stat().st_mode if target.exists() else None
@@ -107,34 +109,34 @@ def replacing(path: Path, remedy: str = "", *, taken: str | None = None) -> Iter
             draft = folder / "draft"
             with draft.open("xb") as file:
                 if before is not None:
-                    with contextlib.suppress(OSError):  # a file system without modes
+                    with contextlib.suppress(OSError):  # a file system without permissions
                         os.fchmod(file.fileno(), stat.S_IMODE(before))
                 yield file
                 file.flush()
                 sync(file.fileno())
-            if taken is None:
+            if error_if_exists is None:
                 draft.replace(target)
             else:
                 _publish(draft, target)
         sync_folder(target.parent)
     except FileExistsError as error:
-        raise StoreError(taken or f"{path}: cannot be written ({error.strerror})") from None
+        raise StoreError(error_if_exists or f"{path}: cannot be written ({error.strerror})") from None
     except OSError as error:
         raise not_writable(path, error.strerror, remedy) from None
 
 
 @contextlib.contextmanager
 def scratch(parent: Path) -> Iterator[Path]:
-    """A folder to work in, gone at the end, and with it what killed processes left of theirs. Raises OSError."""
-
-    for left in parent.glob(".tcbench-" + "[0-9a-f]" * _HEX_DIGITS):
+    """Make a scratch folder in `parent` that is removed when the context ends. Scratch folders of killed processes are
+    removed too. Raises OSError."""
+    for abandoned in parent.glob(".tcbench-" + "[0-9a-f]" * _HEX_DIGITS):
         with contextlib.suppress(OSError):
-            _remove_left(left)
+            _remove_abandoned(abandoned)
     folder = parent / f".tcbench-{secrets.token_hex(_HEX_DIGITS // 2)}"
     folder.mkdir(mode=0o700)
     lock = os.open(folder, os.O_RDONLY)
     try:
-        with contextlib.suppress(OSError):  # a file system without locks, where nothing is removed either
+        with contextlib.suppress(OSError):  # a file system without locks, where abandoned folders are not removed
             fcntl.flock(lock, fcntl.LOCK_EX)
         (folder / _MARK).touch()
         (folder / _WORK).mkdir()
@@ -146,12 +148,12 @@ def scratch(parent: Path) -> Iterator[Path]:
 
 
 def not_writable(path: Path, why: str | None, remedy: str = ANOTHER_FOLDER) -> StoreError:
-    """One line that says so."""
+    """Return the error for a path that cannot be written."""
     return StoreError(f"{path}: cannot be written ({why}){f'; {remedy}' if remedy else ''}")
 
 
 def sync(fd: int) -> None:
-    """Make a file's content durable where its file system can. Raises OSError where the content is lost."""
+    """Flush a file's content to the disk, if its file system can. Raises OSError if the content is lost."""
     try:
         os.fsync(fd)
     except OSError as error:
@@ -160,7 +162,7 @@ def sync(fd: int) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Make the names in a folder durable. A failure changes nothing that was written, and is not reported."""
+    """Flush the names in a folder to the disk. Failures are ignored, since the files themselves are written."""
     with contextlib.suppress(OSError):
         fd = os.open(folder, os.O_RDONLY)
         try:
@@ -170,8 +172,8 @@ def sync_folder(folder: Path) -> None:
 
 
 def lock(fd: int) -> bool:
-    """Lock an open file against other processes until it is closed; False where another process holds the lock. A file
-    system without locks is reported once, and its files count as locked."""
+    """Lock an open file until it is closed. Return False if another process holds the lock. On a file system without
+    locks, log a note once and return True."""
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
@@ -187,13 +189,14 @@ def _report_no_locks(why: str) -> None:
 
 
 def _check_links(path: Path, most: int = 40) -> None:
-    """Raises OSError for a link on the way that is neither ours nor its folder's owner's, where anyone may write to
-    that folder. The kernel has this rule (fs.protected_symlinks), for files that are opened."""
+    """Check the symbolic links on the way to a path. Raises OSError for a link in a folder that anyone may write to, if
+    it belongs neither to this user nor to the owner of the folder. The kernel has the same rule for files that are
+    opened (fs.protected_symlinks)."""
     for link in (path, *path.parents):
         if link.is_symlink():
             folder, owner = link.parent.stat(), link.lstat().st_uid
-            anyones = folder.st_mode & stat.S_ISVTX and folder.st_mode & stat.S_IWOTH
-            if anyones and owner not in (os.geteuid(), folder.st_uid):
+            is_open_to_all = folder.st_mode & stat.S_ISVTX and folder.st_mode & stat.S_IWOTH
+            if is_open_to_all and owner not in (os.geteuid(), folder.st_uid):
                 raise OSError(errno.EACCES, f"another user laid the link {link}")
             if not most:
                 raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
@@ -201,17 +204,17 @@ def _check_links(path: Path, most: int = 40) -> None:
 
 
 def _publish(draft: Path, target: Path) -> None:
-    """Give the draft its name. Raises FileExistsError where another process was first."""
+    """Give the draft its final name. Raises FileExistsError if another process was faster."""
     try:
         target.hardlink_to(draft)
     except FileExistsError:
         raise
-    except OSError:  # a file system without links
+    except OSError:  # a file system without hard links
         draft.replace(target)
 
 
-def _remove_left(folder: Path) -> None:
-    """Remove a scratch folder that nobody holds. Raises OSError where somebody does."""
+def _remove_abandoned(folder: Path) -> None:
+    """Remove a scratch folder that no process has locked. Raises OSError if one has."""
     lock = os.open(folder, os.O_RDONLY | os.O_NOFOLLOW | os.O_DIRECTORY)
     try:
         if os.fstat(lock).st_uid == os.geteuid() and (folder / _MARK).exists():
@@ -222,7 +225,7 @@ def _remove_left(folder: Path) -> None:
 
 
 def _remove(folder: Path) -> None:
-    """Remove a scratch folder, its mark last. Raises OSError."""
+    """Remove a scratch folder, its marker last. Raises OSError."""
     shutil.rmtree(folder / _WORK, ignore_errors=True)
     if not (folder / _WORK).exists():
         (folder / _MARK).unlink(missing_ok=True)

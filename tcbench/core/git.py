@@ -1,8 +1,7 @@
-"""The one place that runs git, so that nothing a repository says is run meanwhile.
+"""The module that runs git, in a way that never runs a command from a repository's configuration.
 
-A repository's own configuration is asked where things lie and how text is kept, never what to run: its files are
-compared and checked out through a git folder of ours, which shares its objects and knows none of its filters, hooks or
-monitors. What the user's own configuration names (Git LFS) works. Nothing is fetched.
+Files are compared and checked out through a temporary git folder. It shares the objects of the repository but has none
+of its filters, hooks or monitors. Filters in the user's own configuration, such as Git LFS, work. Nothing is fetched.
 """
 
 import contextlib
@@ -18,99 +17,103 @@ from pathlib import Path
 from tcbench.core import process
 
 _LIMIT_S = 60.0
-"""The longest that git may take over one query."""
+"""The time limit of a git command that only asks for information."""
 
-_KEPT_VARIABLES = (
+_ALLOWED_VARIABLES = (
     *("GIT_CEILING_DIRECTORIES", "GIT_DISCOVERY_ACROSS_FILESYSTEM"),
     *("GIT_CONFIG_GLOBAL", "GIT_CONFIG_SYSTEM", "GIT_CONFIG_NOSYSTEM"),
 )
-"""Of git's variables only those that say where to look: others name programs, or another checkout (in a hook)."""
+"""The variables of git that are passed on. They say where to look; others name programs, or (in a hook) a checkout."""
 
-_OURS = {
-    # No transport, whatever a repository allows: a partial clone would fetch what it lacks by any command it names.
+_VARIABLES = {
+    # A partial clone may name any command as its transport, which git would run to fetch missing objects.
     "GIT_ALLOW_PROTOCOL": "none",
     "GIT_NO_LAZY_FETCH": "1",
-    "GIT_LFS_SKIP_DOWNLOAD_ERRORS": "1",  # what is not here stays a pointer
+    "GIT_LFS_SKIP_DOWNLOAD_ERRORS": "1",  # missing files stay pointers
     "LC_ALL": "C",
 }
 
 _OFF = ("core.fsmonitor=false", "core.hooksPath=/dev/null", "core.splitIndex=false", "lfs.url=file:///dev/null")
-"""Settings that win over the user's: no monitor, no hook, no address."""
+"""Settings that override the user's: no monitors, no hooks, no server for large files."""
 
 _SUBMODULES = "--ignore-submodules=dirty"
 
 _HARMLESS = re.compile(
     r"core\.(autocrlf|eol|filemode|ignorecase|precomposeunicode|symlinks|checkstat|trustctime)|extensions\.objectformat"
 )
-"""Settings of a repository that say how files are kept, and run nothing."""
+"""Settings of a repository that say how files are stored, and run nothing."""
 
 _FILTER_COMMAND = re.compile(r"filter\.(?P<driver>.+)\.(clean|process)", re.DOTALL)
 _MOST_PATHS = 500
-"""Paths on one command line."""
+"""The most paths on one command line."""
 
 
 class GitError(Exception):
-    """git's own error, as one line."""
+    """An error of git, as one line."""
 
 
 @dataclass(frozen=True)
 class Repository:
-    """A checkout: its top folder, its git folder, and the one that all its worktrees share."""
+    """A checkout: its top folder, its git folder, and the git folder that all its worktrees share."""
 
     top: Path
     folder: Path
     common: Path
 
     @staticmethod
-    def around(folder: Path) -> "Repository":
-        top, own, common = (
+    def containing(folder: Path) -> "Repository":
+        """Return the repository that a folder is in. Raises GitError if there is none."""
+        top, git_folder, common = (
             Path(_run(folder, "rev-parse", option, limit_s=_LIMIT_S))
             for option in ("--show-toplevel", "--absolute-git-dir", "--git-common-dir")
         )
-        return Repository(top, own, (folder / common).resolve())
+        return Repository(top, git_folder, (folder / common).resolve())
 
     def ask(self, *arguments: str, patiently: bool = False) -> str:
-        """Return git's output here. Where the git folder is not ours, ask only commands that look at no file. Raises
-        GitError."""
-        there = (f"--git-dir={self.folder}", f"--work-tree={self.top}")
-        return _run(self.top, *there, *arguments, limit_s=None if patiently else _LIMIT_S)
+        """Run a git command in this repository and return its output. Raises GitError.
+
+        `patiently` removes the time limit. Commands that read the checked-out files are safe only in a git folder made
+        by `_shared`, since they may run filters."""
+        folders = (f"--git-dir={self.folder}", f"--work-tree={self.top}")
+        return _run(self.top, *folders, *arguments, limit_s=None if patiently else _LIMIT_S)
 
     @property
     def shallow(self) -> bool:
-        """Whether it lacks the beginning of its history."""
+        """Whether the repository lacks the beginning of its history."""
         return (self.common / "shallow").exists()
 
     def commit(self, *paths: str) -> str:
-        """The one that is checked out, in short, with `+` when tracked files (those at `paths`) differ from it. Raises
-        GitError, also where there is none yet, and OSError."""
+        """Return the short id of the checked-out commit, with `+` if tracked files (at `paths`, if any) differ from it.
+        Raises OSError and GitError, also if there is no commit yet."""
         head = self.ask("rev-parse", "--verify", "HEAD")
         return head[:12] + ("+" if self._differs(head, *paths) else "")
 
     def changes(self) -> str:
-        """Return the patch from the commit that is checked out to the tracked files, or "". Raises as `commit`."""
+        """Return the patch from the checked-out commit to the tracked files, or "". Raises OSError and GitError."""
         head = self.ask("rev-parse", "--verify", "HEAD")
-        with self._apart(head) as copy:
+        with self._safe_copy(head) as copy:
             if not (names := self._changed(copy, head)):
                 return ""
             options = ("--patch", "--binary", "--full-index", "--no-ext-diff", "--no-textconv", _SUBMODULES)
-            listed = (names[start : start + _MOST_PATHS] for start in range(0, len(names), _MOST_PATHS))
+            parts = (names[start : start + _MOST_PATHS] for start in range(0, len(names), _MOST_PATHS))
             compare = ("--literal-pathspecs", "diff-index", *options, head, "--")
-            return "".join(copy.ask(*compare, *part, patiently=True) for part in listed)
+            return "".join(copy.ask(*compare, *part, patiently=True) for part in parts)
 
     @contextlib.contextmanager
-    def _apart(self, head: str) -> Iterator["Repository"]:
-        """A git folder of ours for these files with a copy of their index, as long as the context lasts."""
+    def _safe_copy(self, head: str) -> Iterator["Repository"]:
+        """Make a temporary git folder for the same files, with a copy of the index, while the context lasts."""
         with tempfile.TemporaryDirectory(prefix="tcbench-git-") as folder:
             copy = self._shared(Path(folder), self.top, head)
             for part in self.folder.glob("sharedindex.*"):
                 (copy.folder / part.name).symlink_to(part)
             with contextlib.suppress(FileNotFoundError):
-                shutil.copy2(self.folder / "index", copy.folder / "index")  # git doubts files as new as their index
+                # With its modification time: git compares the contents of files that are newer than the index.
+                shutil.copy2(self.folder / "index", copy.folder / "index")
             yield copy
 
     def _differs(self, head: str, *paths: str) -> bool:
-        """Whether tracked files differ from a commit, or those of submodules from theirs."""
-        with self._apart(head) as copy:
+        """Return whether tracked files, also of submodules, differ from the commit."""
+        with self._safe_copy(head) as copy:
             if self._changed(copy, head, *paths):
                 return True
             links = _links(copy.ask("ls-files", "--stage", "-z", "--", *paths))
@@ -118,123 +121,121 @@ class Repository:
         return any(inner.top != inner.folder and inner._differs(commit) for inner, commit in inside if inner)
 
     def _changed(self, copy: "Repository", head: str, *paths: str) -> list[str]:
-        """Return the tracked files that differ from a commit. Files under a filter that only the repository's
-        configuration names are left out: without the filter, which does not run, they cannot be compared."""
-        # The index says of files with other times only that they may differ; this compares their contents.
+        """Return the tracked files that differ from a commit. Files with a filter that only the repository's
+        configuration names are left out: the filter is not run, and without it they cannot be compared."""
+        # For a file with a new modification time the index only says that it may differ. A refresh compares contents.
         copy.ask("update-index", "-q", "--refresh", "--unmerged", "--ignore-missing", patiently=True)
         names = copy.ask("diff-index", "--name-only", "-z", _SUBMODULES, head, "--", *paths).split("\0")[:-1]
-        drivers = self._own_filters() if names else frozenset[str]()
+        drivers = self._repository_filters() if names else frozenset[str]()
         left_out: set[str] = set()
         for start in range(0, len(names) if drivers else 0, _MOST_PATHS):
             answer = self.ask("check-attr", "-z", "filter", "--", *names[start : start + _MOST_PATHS]).split("\0")
             left_out |= {name for name, driver in zip(answer[::3], answer[2::3], strict=False) if driver in drivers}
         return [name for name in names if name not in left_out]
 
-    def _own_filters(self) -> frozenset[str]:
-        """Return the filters that run a command of this repository's configuration and not of the user's."""
-        scopes = self._configuration()
-        settings = scopes.get("local", {}) | scopes.get("worktree", {})
-        users = {name: value for scope in ("system", "global") for name, value in scopes.get(scope, {}).items()}
-        commands = ((_FILTER_COMMAND.fullmatch(name), users.get(name) == value) for name, value in settings.items())
+    def _repository_filters(self) -> frozenset[str]:
+        """Return the filters whose commands come from this repository's configuration and not from the user's."""
+        local, user = self._configuration()
+        commands = ((_FILTER_COMMAND.fullmatch(name), user.get(name) == value) for name, value in local.items())
         return frozenset(match["driver"] for match, same in commands if match and not same)
 
-    def check_out(self, commit: str, to: Path) -> list[str]:
-        """The commit's files in a new folder, and those of the submodules that are checked out here. The answer is the
-        paths of those that are not, whose folders stay empty. Raises GitError, OSError."""
-        ours = self._shared(to / ".git", to, commit)
-        # Builds ask for tags and history to tell a version.
+    def check_out(self, commit: str, target: Path) -> list[str]:
+        """Check out a commit into a new folder, with the submodules that are present in this repository. Return the
+        paths of the other submodules, whose folders stay empty. Raises GitError, OSError."""
+        copy = self._shared(target / ".git", target, commit)
+        # Builds need tags and history to derive a version.
         tags = self.ask("for-each-ref", "--format=%(objectname) %(refname)", "refs/tags")
-        (ours.folder / "packed-refs").write_bytes(os.fsencode(f"{tags}\n" if tags else ""))
-        ours.ask("read-tree", "--reset", "-u", "--no-recurse-submodules", "HEAD", patiently=True)
+        (copy.folder / "packed-refs").write_bytes(os.fsencode(f"{tags}\n" if tags else ""))
+        copy.ask("read-tree", "--reset", "-u", "--no-recurse-submodules", "HEAD", patiently=True)
         empty = []
-        for path, wanted in _links(ours.ask("ls-files", "--stage", "-z")).items():
+        for path, link in _links(copy.ask("ls-files", "--stage", "-z")).items():
             inner = self._submodule(path)
             if inner is None:
                 empty.append(path)
-            elif inner.has(wanted):
-                empty += [f"{path}/{deeper}" for deeper in inner.check_out(wanted, to / path)]
+            elif inner.has(link):
+                empty += [f"{path}/{deeper}" for deeper in inner.check_out(link, target / path)]
             else:
-                raise GitError(f"submodule {path}: {wanted[:12]} is not here; git -C {inner.top} fetch brings it")
+                raise GitError(f"submodule {path}: {link[:12]} is not here; git -C {inner.top} fetch brings it")
         return empty
 
     def has(self, commit: str) -> bool:
+        """Return whether a commit is in this repository."""
         with contextlib.suppress(GitError):
             self.ask("cat-file", "-e", f"{commit}^{{commit}}")
             return True
         return False
 
     def _submodule(self, path: str) -> "Repository | None":
-        """The one that is checked out at a path; else what git kept of it; None where it never was here."""
+        """Return the submodule that is checked out at a path, else the git folder of a removed one, else None."""
         top = self.top / path
         if (top / ".git").exists():
-            return Repository.around(top)
-        for kept in (self.folder / "modules" / path, self.common / "modules" / path):
-            if (kept / "objects").is_dir():
-                return Repository(kept, kept, kept)
+            return Repository.containing(top)
+        for folder in (self.folder / "modules" / path, self.common / "modules" / path):
+            if (folder / "objects").is_dir():
+                return Repository(folder, folder, folder)
         return None
 
-    def _shared(self, own: Path, top: Path, head: str) -> "Repository":
-        """Make a git folder of ours for `top`, with the objects of this repository and `head` checked out."""
-        for folder in (own / "objects/info", own / "refs"):
+    def _shared(self, git_folder: Path, top: Path, head: str) -> "Repository":
+        """Make a git folder for the files in `top` that shares this repository's objects and has `head` checked out."""
+        for folder in (git_folder / "objects/info", git_folder / "refs"):
             folder.mkdir(parents=True)
-        (own / "HEAD").write_text(f"{head}\n")
+        (git_folder / "HEAD").write_text(f"{head}\n")
         objects = os.fsencode(self.common / "objects")
         if b"\n" in objects:
             objects = b'"' + objects.replace(b"\\", b"\\\\").replace(b'"', b'\\"').replace(b"\n", b"\\n") + b'"'
-        (own / "objects/info/alternates").write_bytes(objects + b"\n")
-        settings = self._settings()
+        (git_folder / "objects/info/alternates").write_bytes(objects + b"\n")
+        local, _ = self._configuration()
+        settings = {
+            name: value
+            for name, value in local.items()
+            if _HARMLESS.fullmatch(name) and re.fullmatch(r"\w*", value, re.ASCII)
+        }
         version = int("extensions.objectformat" in settings)
         settings = {"core.repositoryformatversion": str(version), "core.bare": "false", **settings}
         lines = ("[{}]\n\t{} = {}\n".format(*name.split("."), value) for name, value in settings.items())
-        (own / "config").write_text("".join(lines))
+        (git_folder / "config").write_text("".join(lines))
         if self.shallow:
-            shutil.copy(self.common / "shallow", own / "shallow")
+            shutil.copy(self.common / "shallow", git_folder / "shallow")
         with contextlib.suppress(FileNotFoundError):
             attributes = (self.common / "info/attributes").read_bytes()
-            (own / "info").mkdir()
-            (own / "info/attributes").write_bytes(attributes)
-        return Repository(top, own, own)
+            (git_folder / "info").mkdir()
+            (git_folder / "info/attributes").write_bytes(attributes)
+        return Repository(top, git_folder, git_folder)
 
-    def _settings(self) -> dict[str, str]:
-        """Return the harmless ones of its own configuration."""
-        scopes = self._configuration()
-        settings = scopes.get("local", {}) | scopes.get("worktree", {})
-        return {
-            name: value
-            for name, value in settings.items()
-            if _HARMLESS.fullmatch(name) and re.fullmatch(r"\w*", value, re.ASCII)
-        }
-
-    def _configuration(self) -> dict[str, dict[str, str]]:
-        """Return each scope's settings, of which the repository's are "local" and "worktree"."""
+    def _configuration(self) -> tuple[dict[str, str], dict[str, str]]:
+        """Return the settings of the repository and those of the user and the system."""
         words = self.ask("config", "--list", "--show-scope", "-z").split("\0")
-        scopes: dict[str, dict[str, str]] = {}
+        local: dict[str, str] = {}
+        user: dict[str, str] = {}
         for scope, setting in zip(words[::2], words[1::2], strict=False):
             name, separator, value = setting.partition("\n")
-            scopes.setdefault(scope, {})[name] = value if separator else "true"
-        return scopes
+            if scope in ("local", "worktree"):
+                local[name] = value if separator else "true"
+            elif scope in ("system", "global"):
+                user[name] = value if separator else "true"
+        return local, user
 
 
 def ancestry(folders: Iterable[Path], commits: Iterable[str]) -> dict[str, int]:
-    """The place of each commit (a short id) in the history of the checkout around one of these folders, parents before
-    their children; without those that none of them has."""
+    """Return the position of each commit (a short id) in the history of the repositories of these folders. Parents come
+    before their children. Unknown commits are left out."""
     commits = {commit for commit in commits if re.fullmatch(r"[0-9a-f]{7,64}", commit)}
     lengths = {len(commit) for commit in commits}
     places: dict[str, int] = {}
     for folder in folders if len(commits) > 1 else ():
         with contextlib.suppress(GitError):
             options = ("--date-order", "--reverse", "--ignore-missing")
-            listed = Repository.around(folder).ask("rev-list", *options, *sorted(commits)).split()
-            known = ((commit[:length], n) for n, commit in enumerate(listed) for length in lengths)
-            places |= {commit: n for commit, n in known if commit in commits}
+            history = Repository.containing(folder).ask("rev-list", *options, *sorted(commits)).split()
+            short_ids = ((commit[:length], n) for n, commit in enumerate(history) for length in lengths)
+            places |= {commit: n for commit, n in short_ids if commit in commits}
     return places
 
 
 def refusal(folder: Path) -> str | None:
-    """Return git's error where a folder lies in a repository whose commit it does not tell. Outside of repositories,
-    in a repository without a commit and without git there is nothing to tell."""
+    """Return git's error if a folder is in a repository whose commit git refuses to tell, else None. Outside of a
+    repository, in one without commits, and without git, there is no commit to tell."""
     try:
-        Repository.around(folder).commit()
+        Repository.containing(folder).commit()
     except GitError as error:
         expected = ("not a git repository", "in a work tree", "Needed a single revision", "cannot be started")
         return None if any(words in str(error) for words in expected) else str(error)
@@ -244,7 +245,7 @@ def refusal(folder: Path) -> str | None:
 
 
 def tracked(path: Path) -> bool:
-    """Whether a file is one that git keeps, as far as git can be asked. It looks at no file for that."""
+    """Return whether git tracks a file, or False if git cannot tell. The command reads no checked-out file."""
     with contextlib.suppress(GitError):
         names = ("--literal-pathspecs", "ls-files", "--", path.name)
         return bool(_run(path.parent, *names, limit_s=_LIMIT_S))
@@ -252,14 +253,14 @@ def tracked(path: Path) -> bool:
 
 
 def _links(staged: str) -> dict[str, str]:
-    """Path and commit of each submodule in what `ls-files --stage -z` lists."""
-    entries = (entry.partition("\t") for entry in staged.split("\0"))
-    return {path: facts.split()[1] for facts, _, path in entries if facts.startswith("160000 ")}
+    """Return the path and commit of each submodule in the output of `ls-files --stage -z`."""
+    lines = (line.partition("\t") for line in staged.split("\0"))
+    return {path: facts.split()[1] for facts, _, path in lines if facts.startswith("160000 ")}
 
 
-def _settings_of_variables(environment: Mapping[str, str]) -> list[str]:
-    """Return the settings, as `name=value`, by which the user's variables have git trust a folder or read its files:
-    `GIT_CONFIG_KEY_0` and its like, and what `git -c` leaves to the commands it starts."""
+def _settings_in_variables(environment: Mapping[str, str]) -> list[str]:
+    """Return the harmless settings and the settings `safe.*`, as `name=value`, in environment variables of git:
+    `GIT_CONFIG_KEY_0` and so on, and the variable by which `git -c` passes settings to child processes."""
     count = environment.get("GIT_CONFIG_COUNT", "")
     numbers = range(int(count) if re.fullmatch("[0-9]{1,4}", count, re.ASCII) else 0)
     settings = [f"{environment.get(f'GIT_CONFIG_KEY_{n}')}={environment.get(f'GIT_CONFIG_VALUE_{n}')}" for n in numbers]
@@ -271,13 +272,13 @@ def _settings_of_variables(environment: Mapping[str, str]) -> list[str]:
 
 
 def _run(folder: Path, *arguments: str, limit_s: float | None) -> str:
-    """Return git's output. Raises GitError."""
-    theirs = os.environ.items()
-    own = {name: value for name, value in theirs if not name.startswith("GIT_") or name in _KEPT_VARIABLES}
-    settings = (*_settings_of_variables(os.environ), *_OFF)
+    """Run git in a folder and return its output. Raises GitError."""
+    variables = os.environ.items()
+    passed = {name: value for name, value in variables if not name.startswith("GIT_") or name in _ALLOWED_VARIABLES}
+    settings = (*_settings_in_variables(os.environ), *_OFF)
     try:
         program = ["git", "--no-optional-locks", *(word for setting in settings for word in ("-c", setting))]
-        environment = {**own, **_OURS}
+        environment = {**passed, **_VARIABLES}
         answer = process.ask([*program, *arguments], folder=folder, environment=environment, limit_s=limit_s)
     except TimeoutError:
         raise GitError(f"git did not answer within {limit_s:g} s in {folder}") from None

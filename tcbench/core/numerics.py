@@ -1,13 +1,14 @@
-"""Techniques, jobs, runs and the document of `tcbench numerics`, and their JSON.
+"""The schema of `tcbench numerics`: techniques, jobs, runs and the document that is stored as JSON.
 
-Everything in a document is raw: shares, safe scales and verdicts are derived from it
-(`tcbench.commands.numerics.judgement`). Unknown fields are ignored when read.
+A document holds raw data only; `tcbench.commands.numerics.judgement` derives shares, safe scales and verdicts from it.
+Readers ignore unknown fields.
 
 History of SCHEMA_VERSION:
 
 1  first form.
 """
 
+import itertools
 import math
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -17,6 +18,7 @@ import msgspec
 
 from tcbench.core import files, text
 from tcbench.core.errors import StoreError
+from tcbench.core.groups import by_name
 from tcbench.core.record import Cell, Environment
 
 SCHEMA = "tcbench-numerics"
@@ -24,19 +26,20 @@ SCHEMA_VERSION = 1
 
 Scaling = Literal["none", "static", "dynamic"]
 Sharding = Literal["whole", "ranks", "turns"]
-"""All images of a step at once; in shards whose gradients are averaged, as ranks do; in shards that are steps of their
-own, as one rank does at its own batch size."""
+"""How a step processes its images. `whole`: all at once. `ranks`: in shards, with averaged gradients, as ranks do.
+`turns`: in shards that are steps, as one rank does at its own batch size."""
 Rate = Literal["constant", "own", "scaled", "warm-up"]
-"""The learning rate: the setting's throughout; or by P. Goyal et al. ("Accurate, Large Minibatch SGD", 2017) that of
-one rank, ranks times that, or ranks times that after a gradual warm-up, each divided by 10 as the run goes on."""
+"""The learning rate schedule. `constant`: the setting's rate. The others follow P. Goyal et al. ("Accurate, Large
+Minibatch SGD", 2017) and are divided by 10 three times. `own`: one rank's rate. `scaled`: the number of ranks times
+that. `warm-up`: the same after a gradual warm-up."""
 GradientKind = Literal["weights", "activations"]
 KINDS: tuple[GradientKind, ...] = ("weights", "activations")
-"""Gradients of the parameters, and those that flow back into each convolution's and the classifier's output."""
+"""Gradients of the parameters, and gradients of the outputs of each convolution and of the classifier."""
 
 
 class Technique(msgspec.Struct, frozen=True, kw_only=True):
-    """The way a run stores and updates: the talk's two techniques, each there or not. `rung`: that of the dtype.
-    `batch` and `rate`: how the images of a step and its learning rate depend on the setting's ranks."""
+    """How a run stores and updates weights: with or without loss scaling and fp32 master weights. `rung` is the rung of
+    the dtype. `batch` and `rate` define how a step's images and its learning rate depend on the number of ranks."""
 
     name: str
     label: str
@@ -48,52 +51,54 @@ class Technique(msgspec.Struct, frozen=True, kw_only=True):
 
 
 BASE, ONE_RANK = "fp32", "one-rank"
-"""The techniques that others are held against: of those on one rank, and of those on many."""
+"""The techniques that others are compared with: `BASE` on one rank, `ONE_RANK` on several."""
 
-
-def _by_name(*techniques: Technique) -> dict[str, Technique]:
-    return {technique.name: technique for technique in techniques}
-
-
-TECHNIQUES = _by_name(
-    Technique(name=BASE, label="fp32", rung=BASE, scaling="none", masters=False),
-    Technique(name="neither", label="fp16, neither", rung="fp16", scaling="none", masters=False),
-    Technique(name="scaling", label="fp16, loss scaling only", rung="fp16", scaling="static", masters=False),
-    Technique(name="masters", label="fp16, fp32 master weights only", rung="fp16", scaling="none", masters=True),
-    Technique(name="both", label="fp16, both, static scale", rung="fp16", scaling="static", masters=True),
-    Technique(name="dynamic", label="fp16, both, dynamic scale", rung="fp16", scaling="dynamic", masters=True),
-    Technique(name="bf16", label="bf16, fp32 master weights", rung="bf16", scaling="none", masters=True),
+TECHNIQUES: dict[str, Technique] = by_name(
+    [
+        Technique(name=BASE, label="fp32", rung=BASE, scaling="none", masters=False),
+        Technique(name="neither", label="fp16, neither", rung="fp16", scaling="none", masters=False),
+        Technique(name="scaling", label="fp16, loss scaling only", rung="fp16", scaling="static", masters=False),
+        Technique(name="masters", label="fp16, fp32 master weights only", rung="fp16", scaling="none", masters=True),
+        Technique(name="both", label="fp16, both, static scale", rung="fp16", scaling="static", masters=True),
+        Technique(name="dynamic", label="fp16, both, dynamic scale", rung="fp16", scaling="dynamic", masters=True),
+        Technique(name="bf16", label="bf16, fp32 master weights", rung="bf16", scaling="none", masters=True),
+    ]
 )
-"""In the order in which they are run and shown. Slides 5 and 6 of the talk; P. Micikevicius et al., "Mixed Precision
-Training", 2018, sections 3.1 and 3.2; D. Kalamkar et al., "A Study of BFLOAT16 for Deep Learning Training", 2019."""
+"""The techniques on one rank, in the order in which they run and are shown. Slides 5 and 6 of the talk; P. Micikevicius
+et al., "Mixed Precision Training", 2018, sections 3.1 and 3.2; D. Kalamkar et al., "A Study of BFLOAT16 for Deep
+Learning Training", 2019."""
 
 
-def _of_ranks(name: str, label: str, batch: Sharding, rate: Rate) -> Technique:
+def _ranks_technique(name: str, label: str, batch: Sharding, rate: Rate) -> Technique:
     return Technique(name=name, label=label, rung=BASE, scaling="none", masters=False, batch=batch, rate=rate)
 
 
-RANKS_TECHNIQUES = _by_name(
-    _of_ranks(ONE_RANK, "one rank, global batch", "whole", "warm-up"),
-    _of_ranks("ranks", "ranks, linear scaling, warm-up", "ranks", "warm-up"),
-    _of_ranks("no-warm-up", "ranks, linear scaling alone", "ranks", "scaled"),
-    _of_ranks("unscaled", "ranks, one rank's rate", "ranks", "own"),
-    _of_ranks("own-batch", "one rank, its own batch and rate", "turns", "own"),
+RANKS_TECHNIQUES: dict[str, Technique] = by_name(
+    [
+        _ranks_technique(ONE_RANK, "one rank, global batch", "whole", "warm-up"),
+        _ranks_technique("ranks", "ranks, linear scaling, warm-up", "ranks", "warm-up"),
+        _ranks_technique("no-warm-up", "ranks, linear scaling alone", "ranks", "scaled"),
+        _ranks_technique("unscaled", "ranks, one rank's rate", "ranks", "own"),
+        _ranks_technique("own-batch", "one rank, its own batch and rate", "turns", "own"),
+    ]
 )
-"""Of a run with many ranks, in the same order. The linear scaling rule and gradual warm-up: P. Goyal et al., 2017,
-sections 2.1 and 2.2; `own-batch` is what they hold theirs against."""
+"""The techniques on several ranks, in the order in which they run and are shown. P. Goyal et al., 2017, sections 2.1
+(linear scaling rule) and 2.2 (gradual warm-up); `own-batch` is the reference there."""
 
 ALL_TECHNIQUES = TECHNIQUES | RANKS_TECHNIQUES
 
 WARM_UP, DECAYS = 5 / 90, (30 / 90, 60 / 90, 80 / 90)
-"""Shares of a run: the warm-up, and where the rate is divided by 10 (Goyal 2017, sections 2.2 and 5.1)."""
+"""The share of a run that is warm-up, and the points where the rate is divided by 10 (Goyal 2017, sections 2.2,
+5.1)."""
 
 
 class TrainingSetting(msgspec.Struct, frozen=True, kw_only=True):
-    """The settings that all runs of a document share. With many `ranks`, `batch_size` is that of all ranks together and
-    `learning_rate` that of one. `loss_divisor`: what the mean loss of a batch is divided by, since it is one replica's
-    share of the mean over a global batch of `global_batch` images. `data`: the folder of images, or None for generated
-    patterns with noise of `noise` standard deviations. `image_size` in pixels. `skipped`: techniques that the device
-    does not run."""
+    """The settings that all runs of a document share.
+
+    With several `ranks`, `batch_size` counts the images of all ranks and `learning_rate` is that of one rank. The mean
+    loss of a batch is divided by `loss_divisor`: it is one replica's share of the mean over `global_batch` images.
+    `data` is the folder of images; None means generated patterns with noise of `noise` standard deviations.
+    `image_size` is in pixels. `skipped` lists techniques that the device cannot run."""
 
     scenario: str
     model: str
@@ -120,21 +125,23 @@ class TrainingSetting(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def base(self) -> Technique:
+        """The technique that others are compared with."""
         return ALL_TECHNIQUES[BASE if self.ranks == 1 else ONE_RANK]
 
     def learning_rate_at(self, step: int, rate: Rate) -> float:
+        """Return the learning rate of a step in a schedule."""
         if rate == "constant":
             return self.learning_rate
         top = self.learning_rate * (1 if rate == "own" else self.ranks)
         warm_up = max(1, round(WARM_UP * self.steps))
         if rate == "warm-up" and step < warm_up:
             return self.learning_rate + (top - self.learning_rate) * step / warm_up
-        return top * 0.1 ** sum(step >= at * self.steps for at in DECAYS)
+        return top * 0.1 ** sum(step >= share * self.steps for share in DECAYS)
 
 
 class TrainingJob(msgspec.Struct, frozen=True, kw_only=True, tag="train"):
-    """One training run for a process of its own. `cell` is its config, seed, batch size, device and input; `loss_scale`
-    is where the scale stands or begins. Gradients are counted at the steps `observe_at`."""
+    """One training run, in a process of its own. `cell` has its config, seed, batch size, device and input;
+    `loss_scale` is the static or the first dynamic scale. Gradients are counted at the steps `observe_at`."""
 
     cell: Cell
     setting: TrainingSetting
@@ -144,34 +151,39 @@ class TrainingJob(msgspec.Struct, frozen=True, kw_only=True, tag="train"):
 
 
 class ParityCell(msgspec.Struct, frozen=True, kw_only=True):
-    """A config to hold against another: `cell`, its last rung `rung`, and the config without it (None: the float64
-    reference). `asked`: whether the scenario names it, rather than it being on the way to one."""
+    """A config to compare with another: `cell`, its last rung `rung`, and the config `without` that rung (None: the
+    float64 reference). `in_scenario` is False for a config that only leads to one of the scenario's."""
 
     cell: Cell
     rung: str
     without: str | None
-    asked: bool = True
+    in_scenario: bool = True
 
 
 class ParityJob(msgspec.Struct, frozen=True, kw_only=True, tag="parity"):
-    """Every config `steps` steps from the same weights over the same batches, in one process."""
+    """A job that trains each config for `steps` steps from the same weights on the same batches, in one process."""
 
     cells: tuple[ParityCell, ...]
     steps: int
 
     @property
     def cell(self) -> Cell:
+        """The cell that determines device and environment of the process."""
         return self.cells[0].cell
 
 
 class Distance(msgspec.Struct, frozen=True, kw_only=True):
-    """One config's distance from another. `loss`: largest relative distance of a step's loss. `update`: relative, of
-    what training did to all parameters, in the L2 norm. None of them is a number where a run went to infinity: then
-    `finite` is False.
+    """The distance of one config's training from another's.
 
-    Of gradients at the first weights, None where the step is one launch: `gradient`, the same of the parameter
-    `gradient_of`, which is farthest; `length`, how much longer or shorter, relative, those of the kind of parameter
-    `length_of` are, which differ most."""
+    - `loss`: the largest relative difference of a step's loss.
+    - `update`: the relative L2 distance of the change of all parameters by training.
+    - `gradient`: the relative L2 distance of the gradients at the first weights, for the parameter `gradient_of`, whose
+      distance is largest.
+    - `length`: the relative difference of the gradients' L2 norms, for the kind of parameter `length_of`, where it is
+      largest.
+    - `finite`: False if a run diverged to infinity, so that none of the others is a number.
+
+    The fields about gradients are None if the whole step is one launch."""
 
     loss: float
     update: float
@@ -183,15 +195,16 @@ class Distance(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ParityRun(msgspec.Struct, frozen=True, kw_only=True):
-    """A config's distances to the config without its last rung and to fp32, or why there are none. `seen` and
-    `seen_without`: what it and the config without are seen to do, by what is looked at. `optimizer`: the relative L2
-    distance of what a few updates from given gradients did to the parameter `optimizer_of`, which is farthest from what
-    SGD with momentum and weight decay does in float64."""
+    """A config's distances to the config without its last rung and to fp32, or the `reason` why there are none.
+
+    `seen` and `seen_without` hold the observed properties of the sessions with and without the rung. `optimizer` is the
+    relative L2 distance of a few updates with fixed gradients from those of SGD with momentum and weight decay in
+    float64, for the parameter `optimizer_of`, where it is largest."""
 
     config: str
     rung: str
     without: str | None
-    asked: bool
+    in_scenario: bool = msgspec.field(name="asked")
     storage: str = "float32"
     to_without: Distance | None = None
     to_fp32: Distance | None = None
@@ -203,7 +216,7 @@ class ParityRun(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ParityFinished(msgspec.Struct, frozen=True, tag="parity-finished"):
-    """The last message of a parity job. `reason`: why nothing could be compared."""
+    """The last message of a parity job. `reason` is set if nothing could be compared."""
 
     runs: tuple[ParityRun, ...]
     reason: str | None = None
@@ -211,9 +224,11 @@ class ParityFinished(msgspec.Struct, frozen=True, tag="parity-finished"):
 
 
 class Magnitudes(msgspec.Struct, frozen=True, kw_only=True):
-    """A count of values by power of two: bin i holds 2^(lowest+i) <= |g| < 2^(lowest+i+1). `powers`, `almost` and
-    `nearly` count in the same bins those on float16's rounding borders: |g| an exact power of two; |g| at least (2 -
-    2^-10) and at least (2 - 2^-11) times the bin's begin. `zeros` and `not_finite` are in no bin."""
+    """A histogram of gradients by power of two: bin i counts 2^(lowest+i) <= |g| < 2^(lowest+i+1).
+
+    `powers`, `almost` and `nearly` count, in the same bins, values that float16 may round to another bin: exact powers
+    of two, and values of at least (2 - 2^-10) and (2 - 2^-11) times the bin's lower edge. `zeros` and `not_finite` are
+    in no bin."""
 
     lowest: int
     counts: tuple[int, ...]
@@ -225,6 +240,7 @@ class Magnitudes(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def non_zero(self) -> int:
+        """The number of finite values other than zero."""
         return sum(self.counts)
 
 
@@ -248,7 +264,7 @@ def total_magnitudes(magnitudes: Iterable[Magnitudes]) -> Magnitudes:
 
 
 class LayerGradients(msgspec.Struct, frozen=True, kw_only=True):
-    """One layer's gradients, over all observed steps."""
+    """The histogram of one layer's gradients over all observed steps."""
 
     kind: GradientKind
     layer: str
@@ -256,7 +272,7 @@ class LayerGradients(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StepGradients(msgspec.Struct, frozen=True, kw_only=True):
-    """The whole model's gradients at one step, and the loss of its batch."""
+    """The histogram of the whole model's gradients at one step, and the loss of its batch."""
 
     kind: GradientKind
     step: int
@@ -265,7 +281,7 @@ class StepGradients(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Gradients(msgspec.Struct, frozen=True, kw_only=True):
-    """The counts of one fp32 run, without loss scaling."""
+    """The gradient histograms of one fp32 run without loss scaling."""
 
     seed: int
     layers: tuple[LayerGradients, ...]
@@ -273,8 +289,9 @@ class Gradients(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True):
-    """One training run, whatever happened to it. `losses`: the batches', before they are divided; `test_loss` and
-    `accuracy` are of images that it never trained on. Memory is the peak of the process (CPU) or the device."""
+    """The outcome of one training run. `losses` are those of the batches, before division by `loss_divisor`;
+    `test_loss` and `accuracy` are measured on held-out images. Memory is the peak of the process (CPU) or the device.
+    """
 
     technique: str
     seed: int
@@ -292,7 +309,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Document(msgspec.Struct, frozen=True, kw_only=True):
-    """The document that `tcbench numerics` keeps. `created_at` is UTC, ISO 8601."""
+    """The document that `tcbench numerics` stores. `created_at` is UTC in ISO 8601."""
 
     schema: str = SCHEMA
     schema_version: int = SCHEMA_VERSION
@@ -307,13 +324,13 @@ class Document(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StepsDone(msgspec.Struct, frozen=True, tag="progress"):
-    """So many steps of the job are done."""
+    """A progress message: the number of steps that are done."""
 
     steps: int
 
 
 class TrainingFinished(msgspec.Struct, frozen=True, tag="finished"):
-    """A worker's last message."""
+    """The last message of a training job."""
 
     run: Run
     gradients: Gradients | None
@@ -329,31 +346,32 @@ class _Head(msgspec.Struct):
     schema_version: int = 0
 
 
-def _version(data: bytes) -> int | None:
+def _version(content: bytes) -> int | None:
+    """Return the schema version of a document, or None if the content is no document."""
     try:
-        head = msgspec.json.decode(data, type=_Head)
+        head = msgspec.json.decode(content, type=_Head)
     except (msgspec.DecodeError, RecursionError):
         return None
     return head.schema_version if head.schema == SCHEMA else None
 
 
-def is_document(data: bytes) -> bool:
-    """Whether a file's bytes are a document of this schema, of whatever version."""
-    return _version(data) is not None
+def is_document(content: bytes) -> bool:
+    """Return whether the content of a file is a document of this schema, of any version."""
+    return _version(content) is not None
 
 
 def read(path: Path) -> Document:
-    """A document from its file. Raises StoreError for none, another version's, or one that says what cannot be."""
+    """Read a document. Raises StoreError if the file is no document, has another version or has impossible figures."""
     try:
-        data = files.read(path)
+        content = files.read(path)
     except OSError as error:
         raise StoreError(f"{path}: cannot be read ({error.strerror}); `tcbench numerics` makes one") from None
-    if (version := _version(data)) is None:
+    if (version := _version(content)) is None:
         raise StoreError(f"{path}: expected a document of `tcbench numerics` (schema {SCHEMA})")
     if version != SCHEMA_VERSION:
         raise StoreError(f"{path}: schema version {version}, expected {SCHEMA_VERSION}; use the tcbench that wrote it")
     try:
-        document: Document = text.decode(data, Document)
+        document: Document = text.decode(content, Document)
         if fault := next(_faults(document), None):
             raise msgspec.DecodeError(fault)
     except msgspec.DecodeError as error:
@@ -362,27 +380,28 @@ def read(path: Path) -> Document:
 
 
 def _faults(document: Document) -> Iterator[str]:
-    """Faults that types do not forbid, in what readers of a document rely on."""
+    """Yield impossible figures of a document that the types of its fields allow."""
     setting = document.setting
     if math.frexp(document.static_scale)[0] != 0.5 or not math.isfinite(document.static_scale):
         yield f"static_scale {document.static_scale:g}: expected a power of two"
     for name in ("steps", "batch_size", "n_classes", "test_images", "loss_divisor", "ranks"):
         if not 0 < getattr(setting, name) < math.inf:
             yield f"setting.{name} {getattr(setting, name):g}: expected a number above 0"
-    gradients = document.gradients
-    for counted in (*(x.magnitudes for x in gradients.layers), *(x.magnitudes for x in gradients.steps)):
-        if {len(counted.powers), len(counted.almost), len(counted.nearly)} != {len(counted.counts)}:
+    layers, steps = document.gradients.layers, document.gradients.steps
+    for histogram in (*(layer.magnitudes for layer in layers), *(step.magnitudes for step in steps)):
+        counts = (histogram.counts, histogram.powers, histogram.almost, histogram.nearly)
+        if len(set(map(len, counts))) != 1:
             yield "gradients: expected as many powers, almost and nearly as counts"
-        if min((*counted.counts, *counted.powers, *counted.almost, *counted.nearly), default=0) < 0:
+        if min(itertools.chain(*counts), default=0) < 0:
             yield "gradients: expected counts from 0"
     if not document.runs:
         yield "runs: there is none"
     seen = set[tuple[str, int]]()
     for run in document.runs:
         name = f"{run.technique}, seed {run.seed}"
-        known = TECHNIQUES if setting.ranks == 1 else RANKS_TECHNIQUES
-        if run.technique not in known:
-            yield f"technique '{run.technique}': expected one of {', '.join(known)}"
+        techniques = TECHNIQUES if setting.ranks == 1 else RANKS_TECHNIQUES
+        if run.technique not in techniques:
+            yield f"technique '{run.technique}': expected one of {', '.join(techniques)}"
         if (run.technique, run.seed) in seen:
             yield f"{name}: twice"
         seen.add((run.technique, run.seed))
@@ -393,8 +412,8 @@ def _faults(document: Document) -> Iterator[str]:
 
 
 def _is_finished(run: Run) -> bool:
-    """Whether all figures of a run that got to the end are there and finite."""
+    """Return whether all figures of a completed run are present and finite."""
     figures = (run.test_loss, run.accuracy, run.train_time_s, run.peak_memory_bytes)
     if not run.losses or not all(map(math.isfinite, run.losses)):
         return False
-    return all(x is not None and 0 <= x < math.inf for x in figures) and (run.accuracy or 0) <= 1
+    return all(figure is not None and 0 <= figure < math.inf for figure in figures) and (run.accuracy or 0) <= 1

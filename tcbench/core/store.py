@@ -1,4 +1,4 @@
-"""Records on disk, written so that none is lost or half written: append-only JSON lines, `OUT/MACHINE/RUN_ID.jsonl`."""
+"""Records on disk: append-only JSON lines in `OUT/MACHINE/RUN_ID.jsonl`, written so that a crash loses no record."""
 
 import codecs
 import contextlib
@@ -25,18 +25,18 @@ from tcbench.core.text import plain
 
 SUFFIX = ".jsonl"
 
-OF_GATE = re.compile(r"((?:gate|bisect)-\d{8}-\d{6}(?:-\d+)?)-(base|current|[0-9a-f]{12})")
-"""The id of one of the two sides that a gate measured, or of a commit that was bisected."""
+GATE_RUN_ID = re.compile(r"((?:gate|bisect)-\d{8}-\d{6}(?:-\d+)?)-(base|current|[0-9a-f]{12})")
+"""The run id of one side of a gate, or of a commit in a bisection."""
 
 BASELINES = "baselines"
-"""The folder under OUT that holds named copies of runs: a folder's records are those of its runs, without these."""
+"""The folder under OUT with named copies of runs. Commands that read all results of a folder skip it."""
 
 _BEGINS_WITHIN_S = 60
-"""A run has locked its file so soon after it made it."""
+"""The time in which a new run locks its file, in seconds."""
 
 
 class Store:
-    """One run's file, open for appending, locked against a second writer. Raises StoreError."""
+    """A run's file, open for appending and locked against other writers. Raises StoreError if it is not writable."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -49,25 +49,27 @@ class Store:
         if not files.lock(self._fd):
             os.close(self._fd)
             raise StoreError(f"{path}: another tcbench is writing this run; wait for it to end")
-        self._whole = bytearray(self._end_last_line())
+        self._content = bytearray(self._end_last_line())
         files.sync_folder(path.parent)
 
     def _end_last_line(self) -> bytes:
-        """End a last line that lacks its end, or drop it when a crash has left only half of it; what is there then."""
-        data = self.path.read_bytes()
-        if not data or data.endswith(b"\n"):
-            return data
-        start = data.rfind(b"\n") + 1
+        """Complete the last line if it lacks only its line break, drop it if a crash cut it off, and return the content
+        of the file."""
+        content = self.path.read_bytes()
+        if not content or content.endswith(b"\n"):
+            return content
+        start = content.rfind(b"\n") + 1
         try:
-            decode(data[start:].removeprefix(codecs.BOM_UTF8))
+            decode(content[start:].removeprefix(codecs.BOM_UTF8))
         except RecordError:
             os.ftruncate(self._fd, start)
-            return data[:start]
+            return content[:start]
         os.write(self._fd, b"\n")
-        return data + b"\n"
+        return content + b"\n"
 
     def append(self, record: Record) -> None:
-        """Write one record as one line and wait until it is on the disk. What was there before stays whole."""
+        """Append a record as one line and wait until it is on the disk. Earlier records stay intact if this fails.
+        Raises StorageFullError, StorageGoneError."""
         line = encode(record) + b"\n"
         self._check_in_place(line)
         try:
@@ -76,45 +78,45 @@ class Store:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             files.sync(self._fd)
         except OSError as error:
-            with contextlib.suppress(OSError):  # it may be that the file takes no change at all
-                os.ftruncate(self._fd, len(self._whole))
+            with contextlib.suppress(OSError):  # the file may not accept any change
+                os.ftruncate(self._fd, len(self._content))
             if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
                 self._write_again(f"{self.path}: the file cannot be written any more ({error.strerror})", line)
             raise StorageFullError(
                 f"{self.path}: a record could not be written ({error.strerror}); earlier records are intact, "
                 f"make room and go on with --resume"
             ) from None
-        self._whole += line
+        self._content += line
         self._check_in_place()
 
     def _check_in_place(self, line: bytes = b"") -> None:
-        """Check that the file has its name and its size still. Where it was removed, renamed, replaced or changed, all
-        that was written to it, and the line, is written again: there, or beside what lies there now. Raises
-        StorageGoneError, which says where."""
-        mine = os.fstat(self._fd)
+        """Check that the file still has its path and its size. If it was removed, renamed, replaced or changed, write
+        its content and the line to a new file and raise StorageGoneError."""
+        state = os.fstat(self._fd)
         with contextlib.suppress(OSError):
-            if os.path.samestat(self.path.stat(), mine) and mine.st_size == len(self._whole):
+            if os.path.samestat(self.path.stat(), state) and state.st_size == len(self._content):
                 return
-        if not self._gone and (self._whole or line):
+        if not self._gone and (self._content or line):
             self._write_again(
                 f"{self.path}: the file was removed, renamed, replaced or changed while the run went on", line
             )
 
-    def _write_again(self, why: str, line: bytes) -> NoReturn:
-        """Write it all, with the line, to a new file. Raises StorageGoneError, which says where."""
+    def _write_again(self, reason: str, line: bytes) -> NoReturn:
+        """Write the run's content and the line to a new file. Raises StorageGoneError with the path of that file."""
         self._gone = True
-        path = self._written_again(bytes(self._whole) + line)
+        path = self._rescue(bytes(self._content) + line)
         if path is None:
-            raise StorageGoneError(f"{why}, and what was in it could not be written again")
+            raise StorageGoneError(f"{reason}, and what was in it could not be written again")
         folder = shlex.quote(str(self.path.parent))
         back = f"mkdir -p {folder} && mv {shlex.quote(str(path))} {folder}/, and then "
         raise StorageGoneError(
-            f"{why}; all that was measured is kept in {path}; "
+            f"{reason}; all that was measured is kept in {path}; "
             f"{'' if path.parent == self.path.parent else back}go on with --resume"
         )
 
-    def _written_again(self, data: bytes) -> Path | None:
-        """A new file that holds it, beside the run's or in the folder for temporary files, by a name free in both."""
+    def _rescue(self, content: bytes) -> Path | None:
+        """Write the content to a new file next to the run's or among the temporary files, under a name that is free in
+        both folders. Return its path, or None if neither works."""
         run_id = re.sub(r"(-\d{8}-\d{6})-\d+$", r"\1", self.path.stem)
         folders = (self.path.parent, Path(tempfile.gettempdir()))
         for folder in folders:
@@ -123,8 +125,8 @@ class Store:
                     continue
                 path = folder / f"{name}{SUFFIX}"
                 try:
-                    with files.replacing(path, taken="it is another's") as file:
-                        file.write(data)
+                    with files.replacing(path, error_if_exists="it is another's") as file:
+                        file.write(content)
                 except StoreError:
                     if os.path.lexists(path):
                         continue
@@ -136,7 +138,7 @@ class Store:
         return self
 
     def __exit__(self, *error: object) -> None:
-        """Give the file back. Raises StorageGoneError where it is not in its place any more."""
+        """Close the file. Raises StorageGoneError if it is no longer at its path."""
         try:
             self._check_in_place()
         finally:
@@ -145,15 +147,15 @@ class Store:
 
 @dataclass(frozen=True)
 class Read:
-    """Records in the order they were written, and notes about the files."""
+    """Records in the order in which they were written, and notes about their files."""
 
     records: tuple[Record, ...]
     notes: tuple[str, ...] = ()
 
 
 def read(paths: Iterable[Path]) -> Read:
-    """All records of files and folders (searched for `*.jsonl`). Raises StoreError naming file and line. A last line
-    that is cut off is a crash's trace: it is left out, and a note says so."""
+    """Read all records of files, and of the `*.jsonl` files in folders. Raises StoreError with file and line. A last
+    line that a crash cut off is left out, with a note."""
     contents = [_read_file(file) for path in paths for file in _files(path)]
     notes = tuple(plain(note) for content in contents for note in content.notes)
     return Read(tuple(record for content in contents for record in content.records), notes)
@@ -171,26 +173,26 @@ def _files(path: Path) -> list[Path]:
 
 
 def runs(folder: Path) -> list[Path]:
-    """The files of records under a folder."""
+    """Return the files of records under a folder, without baselines."""
     paths = (path for path in folder.rglob(f"*{SUFFIX}") if BASELINES not in path.relative_to(folder).parts[:-1])
     return [path for path in paths if path.is_file()]
 
 
-def resolve(named: str, out: Path) -> Path:
-    """The path that a result's name on the command line means: a file or folder, or the id of a run under `out`. Raises
-    StoreError, also for an empty name: what a variable that is not set leaves is not the folder one stands in."""
-    if not named:
-        raise StoreError(f"'': no name of results; expected a file, a folder, or the id of a run in {out}/")
-    path = Path(named)
+def resolve(name: str, out: Path) -> Path:
+    """Return the path of results that are named on the command line: a file, a folder, or the id of a run under `out`.
+    Raises StoreError, also for an empty name, which an unset shell variable leaves: it does not mean this folder."""
+    expected = f"expected a file, a folder, or the id of a run in {out}/"
+    if not name:
+        raise StoreError(f"'': no name of results; {expected}")
+    path = Path(name)
     if path.exists():
         return path
-    if "/" not in named and not named.endswith(SUFFIX):
+    if "/" not in name and not name.endswith(SUFFIX):
         by_id = {path.stem: path for path in reversed(runs(out))} if out.is_dir() else {}
-        if named in by_id:
-            return by_id[named]
-        expected = f"expected a file, a folder, or the id of a run in {out}/"
-        raise StoreError(f"{named}: no such results; {hint(named, by_id, expected)}")
-    raise StoreError(f"{named}: no such file or folder; expected results of `tcbench run`")
+        if name in by_id:
+            return by_id[name]
+        raise StoreError(f"{name}: no such results; {hint(name, by_id, expected)}")
+    raise StoreError(f"{name}: no such file or folder; expected results of `tcbench run`")
 
 
 def _read_file(path: Path) -> Read:
@@ -207,7 +209,7 @@ def _read_file(path: Path) -> Read:
                 try:
                     read_records.append(decoder.decode(line))
                 except RecordError as error:
-                    # Only the last line has no end.
+                    # Only the last line can lack its line break.
                     if line.endswith(b"\n") or not (read_records or _begins_like_a_record(line)):
                         raise StoreError(f"{path}:{number}: {error}") from None
                     note = f"{path}: the last line is cut off and was left out; {len(read_records)} records read"
@@ -218,7 +220,7 @@ def _read_file(path: Path) -> Read:
 
 
 _BEGIN = b'{"schema_version":'
-"""The beginning of each line that `append` writes."""
+"""The beginning of every line of records."""
 
 
 def _begins_like_a_record(cut_off: bytes) -> bool:
@@ -226,27 +228,27 @@ def _begins_like_a_record(cut_off: bytes) -> bool:
 
 
 def is_blank(path: Path) -> bool:
-    """Whether a run's file holds nothing yet, or only what a crash left of its first line."""
+    """Return whether a run's file is empty or has only the beginning of its first line, left by a crash."""
     try:
         with files.opened(path) as file:
             first = file.readline(files.LARGEST)
         if first.endswith(b"\n") or not _begins_like_a_record(first):
             return False
         return bool(_read_file(path).notes) or not first
-    except (OSError, StoreError):  # whoever reads it says what is wrong
+    except (OSError, StoreError):  # reading the file will report the error
         return False
 
 
 def new_run_id(scenario: str) -> str:
-    """A run's name: its scenario and when it begins (UTC)."""
+    """Return the id of a run that begins now: its scenario and the time (UTC)."""
     return f"{scenario}-{datetime.datetime.now(datetime.UTC):%Y%m%d-%H%M%S}"
 
 
 def new_path(out: Path, machine: str, scenario: str, ending: str = "") -> Path:
-    """A file of its own for a new run, made empty, so that a run that begins in the same second takes another. Its name
-    ends with `ending`. Those that killed runs of the scenario left empty are taken away."""
-    for left in (out / machine).glob(f"{glob.escape(scenario)}-{'[0-9]' * 8}-{'[0-9]' * 6}*{SUFFIX}"):
-        _remove_left(left)
+    """Create an empty file for a new run, so that another run that begins in the same second gets another name. The
+    name ends with `ending`. Empty files of killed runs of the scenario are removed."""
+    for earlier in (out / machine).glob(f"{glob.escape(scenario)}-{'[0-9]' * 8}-{'[0-9]' * 6}*{SUFFIX}"):
+        _remove_abandoned(earlier)
     run_id, number = new_run_id(scenario), 1
     while True:
         path = out / machine / f"{run_id}{f'-{number}' * (number > 1)}{ending}{SUFFIX}"
@@ -254,7 +256,7 @@ def new_path(out: Path, machine: str, scenario: str, ending: str = "") -> Path:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.touch(exist_ok=False)
         except FileExistsError:
-            if not path.is_file():  # the folder's place is taken by a file
+            if not path.is_file():  # the parent folder is a file
                 raise files.not_writable(path, "not a folder") from None
             number += 1
         except OSError as error:
@@ -263,8 +265,8 @@ def new_path(out: Path, machine: str, scenario: str, ending: str = "") -> Path:
             return path
 
 
-def _remove_left(path: Path) -> None:
-    """Take away a run's file in which nothing was stored and that nobody writes, unless the run has just begun."""
+def _remove_abandoned(path: Path) -> None:
+    """Remove a run's file if it is empty, not locked, and too old to belong to a run that has just begun."""
     with contextlib.suppress(OSError), path.open("rb") as file:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         status = os.fstat(file.fileno())
@@ -273,27 +275,26 @@ def _remove_left(path: Path) -> None:
 
 
 def latest(out: Path, machine: str | None, scenario: str, ending: str = "") -> Path | None:
-    """The newest run of a scenario, as `newest_first` has it, or None."""
+    """Return the file of a scenario's newest run, or None if there is none (see `newest_first`)."""
     return next(iter(newest_first(out, machine, scenario, ending)), None)
 
 
 def newest_first(out: Path, machine: str | None, scenario: str, ending: str = "") -> list[Path]:
-    """The runs of a scenario on a machine (None: on any) that have a record. Names carry the time, and end as
-    `new_path` was told."""
+    """Return the files of a scenario's runs on a machine (None: on any machine) that have a record, the newest first.
+    `ending` is the end of their names, as in `new_path`."""
     pattern = re.compile(re.escape(scenario) + r"-(\d{8}-\d{6})(?:-(\d+))?" + re.escape(ending + SUFFIX))
-    paths = [path for folder in ([out / machine] if machine else _entries(out)) for path in _entries(folder)]
-    found = [
+    dated = [
         (believable_start(match[1], path), int(match[2] or 1), path)
-        for path in paths
+        for path in out.glob(f"{glob.escape(machine) if machine else '*'}/*{SUFFIX}")
         if (match := pattern.fullmatch(path.name)) and path.is_file() and not is_blank(path)
     ]
-    return [path for _, _, path in sorted(found, reverse=True)]
+    return [path for _, _, path in sorted(dated, reverse=True)]
 
 
 def believable_start(started: str, file: Path) -> str:
-    """Return when a run started, such as "20261128-231500" (UTC), by its name. A name that lies in the future is of a
-    clock that was wrong: then the file's last write stands for it, and where that lies in the future too, the run is
-    older than all others."""
+    """Return the start time of a run, such as "20261128-231500" (UTC). `started` is the time in its name. If that is in
+    the future because a clock was wrong, the time of the file's last write replaces it; if that is in the future too,
+    the answer is "", which sorts before all times."""
     now_s = time.time() + _CLOCKS_DIFFER_S
     if started <= stamp(now_s):
         return started
@@ -302,42 +303,38 @@ def believable_start(started: str, file: Path) -> str:
 
 
 def stamp(time_s: float) -> str:
-    """Return a time since the epoch as runs are named by it, in UTC."""
+    """Return a time since the epoch in the format of run ids, in UTC."""
     return time.strftime("%Y%m%d-%H%M%S", time.gmtime(time_s))
 
 
 _CLOCKS_DIFFER_S = 600
-"""The clock of a file server or of another node may be ahead by this."""
+"""The seconds by which the clock of a file server or of another node may be ahead."""
 
 
-def _entries(folder: Path) -> list[Path]:
-    return list(folder.iterdir()) if folder.is_dir() else []
+def current(records: Iterable[Record]) -> tuple[Record, ...]:
+    """Return the newest record of each trial. Records whose figures contradict each other count as failed."""
+    return newest(map(reject_contradiction, records))
 
 
-def current(results: Iterable[Record]) -> tuple[Record, ...]:
-    """The newest records. One whose figures contradict each other has failed."""
-    return newest(map(reject_contradiction, results))
-
-
-def newest(results: Iterable[Record]) -> tuple[Record, ...]:
-    """Return one record per machine, run, cell and trial: the last written, where a resumed run measured one again or a
-    trial was repeated. Two machines' runs have one id where they began in the same second."""
-    results = tuple(results)
-    machines = grouped((record.run_id, record.environment.machine) for record in results if record.environment)
+def newest(records: Iterable[Record]) -> tuple[Record, ...]:
+    """Return the last record of each machine, run, cell and trial. A resumed run repeats failed trials, so that a trial
+    may have several. Runs of two machines may have the same id."""
+    records = tuple(records)
+    machines = grouped((record.run_id, record.environment.machine) for record in records if record.environment)
 
     def machine(record: Record) -> str | None:
-        """The machine it ran on; of a trial that died before it named one, that of its run, if that is one machine."""
+        """Return the record's machine or, if it does not name one, that of its run, if all of the run is on one."""
         if record.environment is not None:
             return record.environment.machine
-        of_run = set(machines.get(record.run_id, ()))
-        return of_run.pop() if len(of_run) == 1 else None
+        candidates = set(machines.get(record.run_id, ()))
+        return candidates.pop() if len(candidates) == 1 else None
 
-    by_trial = {(machine(record), record.run_id, record.cell.key, record.trial): record for record in results}
+    by_trial = {(machine(record), record.run_id, record.cell.key, record.trial): record for record in records}
     return tuple(by_trial.values())
 
 
 def remove_empty(path: Path) -> None:
-    """Take away the file of a run in which nothing was stored, and its folder where nothing else is in that."""
+    """Remove a run's file if it is empty, and then its folder if that is empty too."""
     with contextlib.suppress(OSError):
         if not path.stat().st_size:
             path.unlink()
@@ -345,7 +342,8 @@ def remove_empty(path: Path) -> None:
 
 
 def run_id_suffix(label: str | None) -> str:
-    """The end of the name of a run with a label. Raises SelectionError."""
+    """Return the end of the id of a run with a label, or "" without a label. Raises SelectionError if the label has
+    other characters than letters, digits, and _ . -"""
     if label is None:
         return ""
     if not re.fullmatch(r"[A-Za-z0-9_.-]{1,80}", label, re.ASCII):

@@ -165,7 +165,7 @@ def version(distribution: str) -> str | None:
 def commit() -> str | None:
     """Return the commit of tcbench's checkout, with `+` if tracked files have changed; None outside a checkout."""
     try:
-        return Repository.around(CHECKOUT).commit("tcbench", "scenarios") if (CHECKOUT / ".git").exists() else None
+        return Repository.containing(CHECKOUT).commit("tcbench", "scenarios") if (CHECKOUT / ".git").exists() else None
     except (OSError, GitError):
         return None
 
@@ -175,7 +175,7 @@ def project_commit(folder: Path | None = None) -> str | None:
 
     None outside a checkout, before its first commit, and in a checkout of tcbench (see `commit`)."""
     try:
-        repository = Repository.around(folder or Path.cwd())
+        repository = Repository.containing(folder or Path.cwd())
         return None if (repository.top / "tcbench" / "__init__.py").exists() else repository.commit()
     except (OSError, GitError):
         return None

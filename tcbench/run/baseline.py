@@ -47,7 +47,7 @@ def keep(name: str, results: Iterable[Record], out: Path, *, replace: bool = Fal
     if path.exists() and not replace:
         raise StoreError(taken)
     remedy = "make room, or keep it elsewhere with --out FOLDER"
-    with files.replacing(path, remedy, taken=None if replace else taken) as file:
+    with files.replacing(path, remedy, error_if_exists=None if replace else taken) as file:
         file.writelines(encode(record) + b"\n" for record in kept)
     return path
 

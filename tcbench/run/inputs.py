@@ -40,11 +40,11 @@ def newest(out: Path, tell: Callable[[str], None], *, says: bool = False) -> Pat
     Raises SelectionError if there is no run.
     """
     from tcbench.core.git import tracked
-    from tcbench.core.store import OF_GATE, is_blank
+    from tcbench.core.store import GATE_RUN_ID, is_blank
 
     paths = runs_by_age(out)
     for path in paths:
-        if OF_GATE.fullmatch(path.stem):
+        if GATE_RUN_ID.fullmatch(path.stem):
             continue
         if is_blank(path):
             if path.stat().st_size:

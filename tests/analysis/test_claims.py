@@ -125,7 +125,7 @@ def test_the_best_of_a_glob_is_the_fastest_that_ran() -> None:
 
 
 @pytest.mark.parametrize(
-    ("at", "factors", "expected"),
+    ("quantifier", "factors", "expected"),
     [
         ("all", (1.2, 1.3), "holds"),
         ("all", (1.2, 0.8), "does not hold"),
@@ -140,13 +140,13 @@ def test_the_best_of_a_glob_is_the_fastest_that_ran() -> None:
         ("any", (0.8, None), "not measured"),
     ],
 )
-def test_batch_sizes_together_make_the_claims_outcome(at: str, factors: tuple, expected: ClaimOutcome) -> None:
+def test_batch_sizes_together_make_the_claims_outcome(quantifier: str, factors: tuple, expected: ClaimOutcome) -> None:
     records = []
     for batch_size, factor in zip((4, 8), factors, strict=True):
         if factor:
             records += trials("fp16", *times(factor), batch_size=batch_size)
             records += trials("fp32", *STEADY, batch_size=batch_size)
-    evaluated = judged(make_claim(batch_sizes=(4, 8), at=at), records)
+    evaluated = judged(make_claim(batch_sizes=(4, 8), quantifier=quantifier), records)
     assert evaluated.outcome == expected
     assert [one.batch_size for one in evaluated.batch_sizes] == [4, 8]
 

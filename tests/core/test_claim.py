@@ -64,16 +64,16 @@ right = "{low}"
 
 def test_a_claim_may_leave_the_low_precision_to_the_machine_and_must_be_there_in_each(load):
     [claim] = load(LOW_CLAIM).claims
-    asked = claim.of("bf16")
-    assert (claim.asks_low, asked.asks_low) == (True, False)
-    words = (asked.says, str(asked.left), str(asked.right))
+    in_bf16 = claim.with_precision("bf16")
+    assert (claim.depends_on_precision, in_bf16.depends_on_precision) == (True, False)
+    words = (in_bf16.says, str(in_bf16.left), str(in_bf16.right))
     assert words == ("+ DALI is faster than bf16 without", "best of bf16*", "bf16")
     of_the_talk = replace(claim, slide=21)
-    assert of_the_talk.of("bf16").says == "+ DALI is faster than fp16 without (bf16 here, fp16 in the talk)"
-    assert of_the_talk.of("fp16").says == "+ DALI is faster than fp16 without"
+    assert of_the_talk.with_precision("bf16").says == "+ DALI is faster than fp16 without (bf16 here, fp16 in the talk)"
+    assert of_the_talk.with_precision("fp16").says == "+ DALI is faster than fp16 without"
     [fixed] = load(CLAIM).claims
-    assert not fixed.asks_low
-    assert fixed.of("bf16") == fixed
+    assert not fixed.depends_on_precision
+    assert fixed.with_precision("bf16") == fixed
     with pytest.raises(ScenarioError, match=r"right: unknown config 'bf16\+dali'"):
         load(LOW_CLAIM.replace('right = "{low}"', 'right = "{low}+dali"'))
 
@@ -140,7 +140,7 @@ def test_every_shipped_claim_names_configs_and_batch_sizes_that_exist(name, kind
     shipped = scenario.load(name).on(kind)
     configs = [config.name for config in shipped.configs]
     assert shipped.claims or name == "networks", "of other networks the talk claims nothing"
-    for claim in (claim.of(low) for claim in shipped.claims for low in LOW_PRECISIONS):
+    for claim in (claim.with_precision(low) for claim in shipped.claims for low in LOW_PRECISIONS):
         for side in filter(None, (claim.left, claim.right)):
             assert any(map(side.matches, configs)), claim
         assert set(claim.batch_sizes) | {claim.right_batch_size or claim.batch_sizes[0]} <= set(shipped.batch_sizes)

@@ -110,9 +110,10 @@ def test_a_place_that_takes_no_file_is_one_line(tmp_path, name, why):
 
 def test_a_file_that_is_taken_is_kept(tmp_path):
     path = tmp_path / "file.txt"
-    with files.replacing(path, taken="it is taken") as file:
+    with files.replacing(path, error_if_exists="it is taken") as file:
         file.write(b"first")
-    with pytest.raises(StoreError, match=r"^it is taken$"), files.replacing(path, taken="it is taken") as file:
+    replacing = files.replacing(path, error_if_exists="it is taken")
+    with pytest.raises(StoreError, match=r"^it is taken$"), replacing as file:
         file.write(b"second")
     assert path.read_bytes() == b"first"
     assert list(tmp_path.iterdir()) == [path]

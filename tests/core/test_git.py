@@ -12,7 +12,7 @@ import projects
 import pytest
 from projects import commit, git
 
-from tcbench.core.git import _KEPT_VARIABLES as KEPT
+from tcbench.core.git import _ALLOWED_VARIABLES
 from tcbench.core.git import GitError, Repository
 
 
@@ -22,12 +22,12 @@ def repository(tmp_path):
 
 
 def copied(repository: Path, to: Path, revision: str = "HEAD") -> Path:
-    Repository.around(repository).check_out(git(repository, "rev-parse", revision), to)
+    Repository.containing(repository).check_out(git(repository, "rev-parse", revision), to)
     return to
 
 
 def changed(folder: Path, *paths: str) -> bool:
-    return Repository.around(folder).commit(*paths).endswith("+")
+    return Repository.containing(folder).commit(*paths).endswith("+")
 
 
 def test_an_edit_in_the_second_of_a_commit_is_a_change(repository):
@@ -98,10 +98,10 @@ def test_the_trap_would_spring(trap, tmp_path):
 
 
 def test_telling_a_hostile_repositorys_commit_runs_nothing(trap, tmp_path):
-    assert Repository.around(trap).commit() == git(trap, "rev-parse", "--short=12", "HEAD")
+    assert Repository.containing(trap).commit() == git(trap, "rev-parse", "--short=12", "HEAD")
     with (trap / ".gitattributes").open("a") as attributes:  # the only file without a filter
         attributes.write("# changed\n")
-    assert Repository.around(trap).commit() == git(trap, "rev-parse", "--short=12", "HEAD") + "+"
+    assert Repository.containing(trap).commit() == git(trap, "rev-parse", "--short=12", "HEAD") + "+"
     assert ran(tmp_path) == []
 
 
@@ -119,9 +119,9 @@ def test_what_a_partial_clone_lacks_is_not_fetched_by_a_command_it_names(trap, t
     lost = git(trap, "rev-parse", "HEAD:my_step.py")
     (trap / f".git/objects/{lost[:2]}/{lost[2:]}").unlink()
     with pytest.raises(GitError, match=lost):
-        Repository.around(trap).check_out(head, tmp_path / "there")
+        Repository.containing(trap).check_out(head, tmp_path / "there")
     with pytest.raises(GitError):
-        Repository.around(trap).ask("rev-parse", "--verify", f"{'1' * 40}^{{commit}}")
+        Repository.containing(trap).ask("rev-parse", "--verify", f"{'1' * 40}^{{commit}}")
     assert ran(tmp_path) == []
 
 
@@ -136,7 +136,7 @@ def test_variables_of_git_run_nothing_and_lead_nowhere_else(repository, tmp_path
     others = {"TRACE": f"{tmp_path}/ran/trace", "EXEC_PATH": str(tmp_path), "DIR": str(tmp_path)}
     for name, value in ({f"CONFIG_{name}": value for name, value in configured.items()} | others).items():
         monkeypatch.setenv(f"GIT_{name}", value)
-    here = Repository.around(repository)
+    here = Repository.containing(repository)
     assert not here.commit().endswith("+")
     assert here.top == repository
     assert ran(tmp_path) == []
@@ -150,7 +150,7 @@ def test_monitors_and_hooks_of_the_users_own_configuration_stay_off(repository, 
     (tmp_path / "config").write_text(f'[core]\n\thooksPath = "{tmp_path}/hooks"\n\tfsmonitor = "{monitor}"\n')
     monkeypatch.setenv("GIT_CONFIG_GLOBAL", str(tmp_path / "config"))
     os.utime(repository / "my_step.py", (1, 1))
-    Repository.around(repository).commit()
+    Repository.containing(repository).commit()
     copied(repository, tmp_path / "there")
     assert ran(tmp_path) == []
 
@@ -197,31 +197,31 @@ def test_files_under_a_filter_of_the_repositorys_own_configuration_are_left_out_
         if written_at is not None:
             os.utime(repository / "weights.dat", (written_at, written_at))
         assert not changed(repository)
-        assert Repository.around(repository).changes() == ""
+        assert Repository.containing(repository).changes() == ""
     (repository / "my_step.py").write_text("changed")
     assert changed(repository)
-    assert "weights.dat" not in Repository.around(repository).changes()
+    assert "weights.dat" not in Repository.containing(repository).changes()
 
 
 @pytest.mark.parametrize("name", ["a file", os.fsdecode("ü".encode()), os.fsdecode(b"\xff")])
 def test_a_patch_depends_on_no_setting_and_no_time_and_holds_any_bytes(repository, configured, name):
     configured("", **{name: "one\n"})
     (repository / name).write_bytes(b"\xff two\n")
-    before = Repository.around(repository).changes()
+    before = Repository.containing(repository).changes()
     assert os.fsdecode(b"\xff two") in before
     configured_now = "[diff]\n\tnoprefix = true\n\tmnemonicPrefix = true\n\texternal = false\n\tcontext = 0\n"
     (repository.parent / "config").write_text(configured_now)
     os.utime(repository / name, (1, 1))
-    assert Repository.around(repository).changes() == before
+    assert Repository.containing(repository).changes() == before
 
 
 @pytest.mark.parametrize("how", ["COUNT", "PARAMETERS"])
 def test_a_folder_that_the_users_variables_have_git_trust_is_trusted(repository, tmp_path, monkeypatch, how):
     monkeypatch.setenv("GIT_CONFIG_GLOBAL", "/dev/null")
     monkeypatch.setenv("GIT_TEST_ASSUME_DIFFERENT_OWNER", "1")  # as in another user's folder
-    monkeypatch.setattr("tcbench.core.git._KEPT_VARIABLES", (*KEPT, "GIT_TEST_ASSUME_DIFFERENT_OWNER"))
+    monkeypatch.setattr("tcbench.core.git._KEPT_VARIABLES", (*_ALLOWED_VARIABLES, "GIT_TEST_ASSUME_DIFFERENT_OWNER"))
     with pytest.raises(GitError, match="dubious ownership"):
-        Repository.around(repository)
+        Repository.containing(repository)
     settings = ("safe.directory=*", f"core.pager=touch {tmp_path}/ran", f"filter.evil.clean=touch {tmp_path}/ran")
     if how == "COUNT":
         monkeypatch.setenv("GIT_CONFIG_COUNT", str(len(settings)))
@@ -233,7 +233,7 @@ def test_a_folder_that_the_users_variables_have_git_trust_is_trusted(repository,
         monkeypatch.setenv("GIT_CONFIG_PARAMETERS", " ".join(parameters))
     (repository / ".gitattributes").write_text("* filter=evil\n")
     os.utime(repository / "my_step.py", (1, 1))
-    assert not Repository.around(repository).commit().endswith("+")
+    assert not Repository.containing(repository).commit().endswith("+")
     assert not (tmp_path / "ran").exists()
 
 
@@ -265,7 +265,7 @@ def test_any_name_of_a_folder_will_do(tmp_path, name):
     (repository / name).mkdir()
     (repository / name / "file").touch()
     commit(repository)
-    here = Repository.around(repository / name)
+    here = Repository.containing(repository / name)
     assert here.top == repository
     assert (copied(repository, tmp_path / "there") / name / "file").exists()
     assert here.commit() == git(repository, "rev-parse", "--short=12", "HEAD")
@@ -274,7 +274,7 @@ def test_any_name_of_a_folder_will_do(tmp_path, name):
 def test_a_worktree_is_one_and_shares_what_the_checkout_has(repository, tmp_path):
     git(repository, "worktree", "add", "--quiet", "--detach", str(tmp_path / "second"))
     commit(tmp_path / "second", more__txt="x")
-    here = Repository.around(tmp_path / "second")
+    here = Repository.containing(tmp_path / "second")
     assert here.commit() == git(tmp_path / "second", "rev-parse", "--short=12", "HEAD")
     assert (copied(tmp_path / "second", tmp_path / "there") / "more.txt").exists()
     # What was checked out is a repository like any other.
@@ -289,8 +289,8 @@ def test_a_shallow_clone_is_checked_out(repository, tmp_path):
     git(tmp_path, "clone", "--quiet", "--depth", "1", f"file://{repository}", "shallow")
     there = copied(tmp_path / "shallow", tmp_path / "there")
     assert git(there, "log", "--format=%H") == git(repository, "rev-parse", "HEAD")
-    assert Repository.around(tmp_path / "shallow").shallow
-    assert not Repository.around(repository).shallow
+    assert Repository.containing(tmp_path / "shallow").shallow
+    assert not Repository.containing(repository).shallow
 
 
 def test_a_repository_of_sha256_is_like_any_other(tmp_path):
@@ -299,7 +299,7 @@ def test_a_repository_of_sha256_is_like_any_other(tmp_path):
     head = commit(tmp_path / "mine", file__txt="x")
     assert len(head) == 64
     assert (copied(tmp_path / "mine", tmp_path / "there") / "file.txt").read_text() == "x"
-    assert Repository.around(tmp_path / "mine").commit() == head[:12]
+    assert Repository.containing(tmp_path / "mine").commit() == head[:12]
 
 
 def test_text_and_modes_are_kept_as_the_repository_says(repository, tmp_path):
@@ -330,7 +330,7 @@ def test_a_folder_without_a_commit_or_a_tree_is_an_error(tmp_path, monkeypatch):
         *(("plain/empty", "Needed a single revision"), ("nowhere", "cannot be started")),
     ):
         with pytest.raises(GitError, match=said):
-            Repository.around(tmp_path / name).commit()
+            Repository.containing(tmp_path / name).commit()
 
 
 def test_a_repository_that_keeps_git_waiting_is_an_error(repository, monkeypatch):
@@ -338,7 +338,7 @@ def test_a_repository_that_keeps_git_waiting_is_an_error(repository, monkeypatch
     os.mkfifo(repository / "pipe")
     git(repository, "config", "include.path", str(repository / "pipe"))
     with pytest.raises(GitError, match=r"did not answer within 0\.5 s"):
-        Repository.around(repository)
+        Repository.containing(repository)
 
 
 def test_what_is_no_git_folder_is_never_taken_for_that_of_a_folder_above(repository, tmp_path):
@@ -391,5 +391,5 @@ def test_a_change_in_a_submodule_is_one(nested):
 def test_a_submodule_that_was_never_here_is_named(nested, tmp_path):
     git(tmp_path, "clone", "--quiet", str(nested), "clone")
     head = git(nested, "rev-parse", "HEAD")
-    assert Repository.around(tmp_path / "clone").check_out(head, tmp_path / "there") == ["lib"]
+    assert Repository.containing(tmp_path / "clone").check_out(head, tmp_path / "there") == ["lib"]
     assert not changed(tmp_path / "clone")

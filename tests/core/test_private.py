@@ -66,12 +66,12 @@ def test_nothing_of_another_user_is_read(folder, monkeypatch, whose):
 
 
 def test_code_is_kept_in_the_users_own_folder_where_others_may_write_to_the_cache(folder, tmp_path):
-    kept = Cache.of_code("code")
+    kept = Cache.for_code("code")
     kept.put(KEY, ENTRY)
-    assert (kept.root, Cache.of_code("code").get(KEY)) == (folder, ENTRY)
+    assert (kept.root, Cache.for_code("code").get(KEY)) == (folder, ENTRY)
     folder.chmod(0o777)
     assert kept.get(KEY) is None
-    kept = Cache.of_code("code")
+    kept = Cache.for_code("code")
     assert kept.root.is_relative_to(tmp_path / "own")
     kept.put(KEY, ENTRY)
     assert kept.get(KEY) == ENTRY

@@ -42,7 +42,7 @@ class Project:
 def find_project(folder: Path) -> Project:
     """Return the git checkout that contains a folder. Raises BuildError if there is none."""
     try:
-        repository = Repository.around(folder)
+        repository = Repository.containing(folder)
     except GitError as error:
         instead = "two interpreters do without: --base-python PYTHON"
         if "not a git repository" in str(error):

@@ -56,7 +56,7 @@ def history(
     paths, n_ignored = ([], 0) if results else local_runs(out)
     results_read = read_results(results or map(str, paths), out).records
     runs = {Path(name).name.removesuffix(store.SUFFIX) for name in results or ()}
-    records = tuple(r for r in results_read if r.run_id in runs or not store.OF_GATE.fullmatch(r.run_id))
+    records = tuple(r for r in results_read if r.run_id in runs or not store.GATE_RUN_ID.fullmatch(r.run_id))
     if not records:
         raise SelectionError("only trials of gates and bisections there; `tcbench run` makes a run, or name a file")
     environments = [record.environment for record in records if record.environment is not None]

@@ -246,7 +246,7 @@ def _parity_cell(scenario: Scenario, device: Device, rungs: tuple[str, ...], thr
     of = {"scenario": scenario.name, "model": scenario.models[0], "variant": scenario.model.variant}
     settings: dict[str, Any] = {"threads": threads, "seed": 0, "cudnn": scenario.cudnn}
     cell = _cell(rungs, device=device.name, input=Input(kind="own"), **settings, **of, **size)
-    return ParityCell(cell=cell, rung=rungs[-1], without=without, asked=asked)
+    return ParityCell(cell=cell, rung=rungs[-1], without=without, in_scenario=asked)
 
 
 def _cell(rungs: tuple[str, ...], **fields: Any) -> Cell:

@@ -96,8 +96,8 @@ def compare(job: ParityJob, open_site: OpenSite, progress: Callable[[int], None]
     runs = []
     for done, one in enumerate(job.cells, start=1):
         cell = one.cell
-        common: dict[str, Any] = {"config": cell.config, "rung": one.rung, "without": one.without, "asked": one.asked}
-        common["storage"] = storage_of(RUNGS[name] for name in cell.rungs)
+        common: dict[str, Any] = {"config": cell.config, "rung": one.rung, "without": one.without}
+        common |= {"in_scenario": one.in_scenario, "storage": storage_of(RUNGS[name] for name in cell.rungs)}
         try:
             if cell.config not in trained:
                 rungs = [RUNGS[name] for name in cell.rungs]

@@ -14,7 +14,7 @@ def a_run(rung: str = "nhwc", storage: str = "float32", **changes) -> ParityRun:
     facts = {
         "config": f"fp32+{rung}",
         "without": "fp32",
-        "asked": True,
+        "in_scenario": True,
         "to_without": Distance(loss=0.0, update=0.0, gradient=0.0, gradient_of="stem.w", length=0.0, length_of="gamma"),
         "to_fp32": Distance(loss=0.0, update=0.0),
         "seen": {"storage": storage, "layout": "NHWC"},

@@ -33,7 +33,7 @@ def load_library(source: Path, check: Callable[[ctypes.CDLL], bool]) -> ctypes.C
     program = compiler()
     if program is None:
         return None
-    cache, key = Cache.of_code("compiled-v1"), _key(Path(program), source)
+    cache, key = Cache.for_code("compiled-v1"), _key(Path(program), source)
     cached = cache.get(key)
     if cached is None:
         binary = _compile(program, source)

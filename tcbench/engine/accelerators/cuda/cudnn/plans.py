@@ -53,12 +53,12 @@ def compiled_timed(budget_s: float) -> float:
 
 def plan_cache(fresh: bool = False) -> Cache:
     """Return the cache of plans that this user's runs and forecasts share; `fresh` ignores its present entries."""
-    return Cache.of_code(messages.GPU_PLANS, fresh=fresh)
+    return Cache.for_code(messages.GPU_PLANS, fresh=fresh)
 
 
 def built_cache() -> Cache:
     """Return the cache of plans that were built ahead of trials (`tcbench.engine.accelerators.cuda.cudnn.ahead`)."""
-    return Cache.of_code(_BUILT)
+    return Cache.for_code(_BUILT)
 
 
 def built_folder() -> Path:

@@ -14,7 +14,7 @@ _HEADERS = ("common.cuh", "windows.cuh")
 _OPTIONS = ("--std=c++17", "--fmad=false")
 """Compiler options. `--fmad=false` makes every kernel round a sum of products as NumPy does; it costs no time, since
 the kernels are limited by memory. Division and square root are IEEE-compliant by default."""
-_cache = functools.cache(lambda _: Cache.of_code("kernels-v2"))
+_cache = functools.cache(lambda _: Cache.for_code("kernels-v2"))
 """One cache per folder, so that the warning about an unwritable folder appears once."""
 
 
