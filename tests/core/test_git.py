@@ -12,8 +12,7 @@ import projects
 import pytest
 from projects import commit, git
 
-from tcbench.core.git import _ALLOWED_VARIABLES
-from tcbench.core.git import GitError, Repository
+from tcbench.core.git import _ALLOWED_VARIABLES, GitError, Repository
 
 
 @pytest.fixture
@@ -219,7 +218,7 @@ def test_a_patch_depends_on_no_setting_and_no_time_and_holds_any_bytes(repositor
 def test_a_folder_that_the_users_variables_have_git_trust_is_trusted(repository, tmp_path, monkeypatch, how):
     monkeypatch.setenv("GIT_CONFIG_GLOBAL", "/dev/null")
     monkeypatch.setenv("GIT_TEST_ASSUME_DIFFERENT_OWNER", "1")  # as in another user's folder
-    monkeypatch.setattr("tcbench.core.git._KEPT_VARIABLES", (*_ALLOWED_VARIABLES, "GIT_TEST_ASSUME_DIFFERENT_OWNER"))
+    monkeypatch.setattr("tcbench.core.git._ALLOWED_VARIABLES", (*_ALLOWED_VARIABLES, "GIT_TEST_ASSUME_DIFFERENT_OWNER"))
     with pytest.raises(GitError, match="dubious ownership"):
         Repository.containing(repository)
     settings = ("safe.directory=*", f"core.pager=touch {tmp_path}/ran", f"filter.evil.clean=touch {tmp_path}/ran")
