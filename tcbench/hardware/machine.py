@@ -112,7 +112,7 @@ def library_variables(threads: int) -> dict[str, str]:
 
 
 def memory_bytes() -> int:
-    """Return the size of the physical memory, which is a fact of the machine; 0 where it is unknown."""
+    """Return the size of the machine's physical memory; 0 if it is unknown."""
     try:
         return max(0, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
     except (OSError, ValueError):
@@ -120,7 +120,7 @@ def memory_bytes() -> int:
 
 
 def usable_memory_bytes() -> int:
-    """Return how much memory this process may use: the machine's, or less by the limits of control groups."""
+    """Return how much memory this process may use: the physical memory, or a lower limit of its control groups."""
     return min(kernel.memory_limit_bytes() or memory_bytes(), memory_bytes())
 
 

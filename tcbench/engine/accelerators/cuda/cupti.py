@@ -64,8 +64,8 @@ class CuptiActivities:
             int(kinds.CONCURRENT_KERNEL): lambda record: self._add("kernel", str(record.name), record),
             int(kinds.MEMCPY): lambda record: self._add("copy", copy_name(int(record.copy_kind)), record),
             int(kinds.MEMSET): lambda record: self._add("memset", "memset", record),
-            int(kinds.RUNTIME): functools.partial(self._call, _call_names(self._cupti, "runtime_api_trace_cbid")),
-            int(kinds.DRIVER): functools.partial(self._call, _call_names(self._cupti, "driver_api_trace_cbid")),
+            int(kinds.RUNTIME): functools.partial(self._add_call, _call_names(self._cupti, "runtime_api_trace_cbid")),
+            int(kinds.DRIVER): functools.partial(self._add_call, _call_names(self._cupti, "driver_api_trace_cbid")),
         }
         with _refusals(), contextlib.ExitStack() as enabled:
             cupti = self._cupti
@@ -142,7 +142,7 @@ class CuptiActivities:
         in_graph = [int(getattr(record, field, 0)) or None for field in ("graph_node_id", "graph_id")]
         self._activities.append(Activity(kind, name, stream, correlation, begin_ns, end_ns, n_bytes, *in_graph))
 
-    def _call(self, names: dict[int, str], record: Any) -> None:
+    def _add_call(self, names: dict[int, str], record: Any) -> None:
         number = int(record.cbid)
         name = names.get(number, f"call {number}")
         thread, correlation = int(record.thread_id), int(record.correlation_id)

@@ -197,11 +197,11 @@ def misfits(distributions: tuple[Installed, ...], gpus: Gpus) -> tuple[str, ...]
     CuPy and cuDNN must be for the same CUDA version. NVRTC may differ: another framework may need it. For cuDNN's
     support of a GPU, the library that loads counts, not the package."""
     lines = []
-    bound = [package for package in distributions if package.part in (CUPY, CUDNN)]
-    majors = sorted({package.cuda for package in bound if package.cuda is not None})
+    cuda_packages = [package for package in distributions if package.part in (CUPY, CUDNN)]
+    majors = sorted({package.cuda for package in cuda_packages if package.cuda is not None})
     if len(majors) > 1:
         by_major = "; ".join(
-            f"for CUDA {major}: {', '.join(str(package) for package in bound if package.cuda == major)}"
+            f"for CUDA {major}: {', '.join(str(package) for package in cuda_packages if package.cuda == major)}"
             for major in majors
         )
         lines.append(f"packages for two CUDA versions are mixed ({by_major})")

@@ -25,7 +25,7 @@ __device__ inline void normalise(const T* x, const T* residual, const float (&sc
 }
 
 #if NHWC
-// threadIdx.x: N channels, whose factors stay in registers; threadIdx.y and blockIdx.x: pixels.
+// threadIdx.x selects N channels and keeps their factors in registers; threadIdx.y and blockIdx.x select pixels.
 template <int N>
 __device__ inline void apply(const T* x, const T* residual, const float* scale, const float* bias, T* y, long long size,
                              long long channels, long long) {
@@ -42,7 +42,7 @@ __device__ inline void apply(const T* x, const T* residual, const float* scale, 
     }
 }
 #else
-// threadIdx.x: pixels of a plane; threadIdx.y and blockIdx.x: planes (n, c).
+// threadIdx.x selects pixels of a plane; threadIdx.y and blockIdx.x select planes (n, c).
 template <int N>
 __device__ inline void apply(const T* x, const T* residual, const float* scale, const float* bias, T* y, long long size,
                              long long channels, long long pixels) {

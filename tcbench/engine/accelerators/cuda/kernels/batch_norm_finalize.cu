@@ -1,5 +1,5 @@
-// From a convolution's statistics to what batch normalisation applies. In double: the variance is a difference of
-// large numbers, and there are but a few thousand channels.
+// Turns a convolution's statistics into the factors of a batch normalisation. Computes in double, since the variance is
+// a difference of large numbers; there are only a few thousand channels.
 
 extern "C" __global__ void batch_norm_finalize(const float* sum, const float* square_sum, const float* gamma,
                                                const float* beta, float* running_mean, float* running_var, float* mean,

@@ -1,10 +1,11 @@
-// Biases of matrices and of maps, with ReLU or without, and their gradient. DTYPE is half, bfloat16 or float.
+// Adds biases to matrices or feature maps, with or without ReLU, and computes their gradient. DTYPE is half,
+// bfloat16 or float.
 
 #include "common.cuh"
 
 typedef DTYPE T;
 
-// y is (n, k, pixels). N values side by side have one channel in maps, and one each in a matrix.
+// y is (n, k, pixels). N adjacent values share a channel in feature maps; in a matrix each has its own.
 template <int N, bool RELU>
 __device__ inline void biased(T* y, const float* b, long long n, long long k, long long pixels) {
     const long long vectors = n * k * pixels / N;
@@ -37,7 +38,7 @@ extern "C" __global__ void add_bias_relu(T* y, const float* b, long long n, long
     any_biased<true>(y, b, n, k, pixels);
 }
 
-// Of a matrix. A block per slice and 32 columns: threadIdx.x columns, threadIdx.y (at most 16) rows.
+// The gradient for a matrix. A block per slice and 32 columns: threadIdx.x for columns, threadIdx.y (at most 16) for rows.
 extern "C" __global__ void bias_gradient(const T* gy, float* gb, long long n, long long k, long long pixels,
                                          long long slices) {
     __shared__ float partial[16][32];
@@ -56,7 +57,7 @@ extern "C" __global__ void bias_gradient(const T* gy, float* gb, long long n, lo
     }
 }
 
-// Of maps in NCHW. A block per slice and channel.
+// The gradient for feature maps in NCHW. A block per slice and channel.
 extern "C" __global__ void bias_gradient_of_maps(const T* gy, float* gb, long long n, long long k, long long pixels,
                                                  long long slices) {
     const long long images = n / slices;

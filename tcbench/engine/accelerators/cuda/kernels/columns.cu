@@ -1,4 +1,5 @@
-// Columns of matrices. DTYPE is half, bfloat16 or float. Any number of blocks will do.
+// Copies matrices to and from columns of a wider matrix. DTYPE is half, bfloat16 or float. Works with any
+// number of blocks.
 
 #include "common.cuh"
 

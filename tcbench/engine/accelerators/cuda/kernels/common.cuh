@@ -1,8 +1,8 @@
-// What the kernels share: types of 16 bits, 16-byte accesses, sums over a block. Included by every .cu file.
+// Shared by all kernels: 16-bit types, 16-byte accesses, sums over a block. Included by every .cu file.
 //
-// No CUDA header is needed: float16 and bfloat16 are converted by the PTX instructions that cuda_fp16.h and cuda_bf16.h
-// would use, and compute in float32. bfloat16 takes sm_80; nothing else here is newer than sm_70. In the tests the same
-// source is compiled as C++.
+// No CUDA header is needed: float16 and bfloat16 are converted by the same PTX instructions as in cuda_fp16.h and
+// cuda_bf16.h, and computed in float32. bfloat16 needs sm_80, everything else sm_70. Tests compile the same source as
+// C++.
 
 struct half {
     unsigned short bits;
@@ -24,7 +24,7 @@ __device__ inline unsigned short float_to_half_bits(float x) {
     return bits;
 }
 
-// From sm_80 on.
+// Needs sm_80 or newer.
 __device__ inline unsigned short float_to_bfloat16_bits(float x) {
     unsigned short bits;
     asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(bits) : "f"(x));
@@ -36,7 +36,7 @@ __device__ inline float to_float(half x) { return half_bits_to_float(x.bits); }
 __device__ inline float to_float(bfloat16 x) { return __int_as_float(static_cast<unsigned>(x.bits) << 16); }
 __device__ inline float to_float(float x) { return x; }
 
-// Rounds to nearest even, once.
+// Rounds to nearest even, in a single rounding.
 __device__ inline void put(half& to, float x) { to.bits = float_to_half_bits(x); }
 __device__ inline void put(bfloat16& to, float x) { to.bits = float_to_bfloat16_bits(x); }
 __device__ inline void put(float& to, float x) { to = x; }
@@ -72,7 +72,7 @@ struct Word<1> {
     typedef unsigned char type;
 };
 
-// N values of X; in memory they must be aligned to 16 bytes or, if they are fewer, to their size.
+// N values of X. Their address must be aligned to 16 bytes, or to their total size if that is smaller.
 template <typename X, int N>
 union Pack {
     typedef typename Word<N * sizeof(X)>::type Unit;
@@ -108,7 +108,7 @@ __device__ inline void store(X* to, const float (&from)[N]) {
     pack.store(to);
 }
 
-// How many values of X fill 16 bytes.
+// The number of values of X in 16 bytes.
 template <typename X>
 constexpr int WIDTH = 16 / sizeof(X);
 
@@ -117,7 +117,7 @@ __device__ inline bool aligned(const X*... pointers) {
     return ((reinterpret_cast<unsigned long long>(pointers) | ...) & 15) == 0;
 }
 
-// -- where a thread stands in a one-dimensional grid ------------------------------------------------------------------
+// -- a thread's position in a one-dimensional grid ------------------------------------------------------------------
 
 __device__ inline long long thread_index() { return static_cast<long long>(blockIdx.x) * blockDim.x + threadIdx.x; }
 __device__ inline long long thread_count() { return static_cast<long long>(gridDim.x) * blockDim.x; }

@@ -1,4 +1,4 @@
-// From 16 bits to float32 and back. DTYPE is half or bfloat16.
+// Converts between 16 bits and float32. DTYPE is half or bfloat16.
 
 #include "common.cuh"
 

@@ -1,5 +1,5 @@
-// Dropout. DTYPE is half, bfloat16 or float, NHWC 0 or 1. Any number of blocks will do: a thread per value, since what is
-// dropped is small beside all else in a network.
+// Dropout. DTYPE is half, bfloat16 or float, NHWC 0 or 1. Works with any number of blocks. A thread
+// per value is fast enough: dropout takes little of a network's time.
 
 #include "common.cuh"
 
@@ -37,7 +37,7 @@ extern "C" __global__ void dropout_forward(const T* x, const long long* counter,
     }
 }
 
-// One thread counts: no other reads the counter here.
+// A single thread updates the counter, which no other thread of this launch reads.
 extern "C" __global__ void dropout_backward(const T* gy, const unsigned char* kept, long long* counter, T* gx,
                                             long long n, long long c, long long pixels, long long threshold,
                                             float scale) {

@@ -1,5 +1,5 @@
-// Value by value: DTYPE is half, bfloat16 or float. Any number of blocks will do; unscale wants one for each CHUNK
-// values.
+// Elementwise operations. DTYPE is half, bfloat16 or float. Work with any number of blocks, except unscale, which needs
+// one per CHUNK values.
 
 #include "common.cuh"
 
@@ -54,7 +54,7 @@ extern "C" __global__ void add_relu(const T* a, const T* b, T* y, long long size
     map(a, b, y, size, [](float a, float b) { return relu(a + b); });
 }
 
-// state: scale, overflows, ... One count for each block that met a value that is not finite.
+// state: scale, overflows, ... Each block with a value that is not finite adds one to overflows.
 extern "C" __global__ void unscale(const T* g, T* gx, float* state, long long size) {
     const float scale = state[0];
     bool overflow = false;

@@ -1,5 +1,5 @@
-// A convolution's input laid out as the matrix that its filter multiplies, and the sum back. DTYPE is half, bfloat16 or
-// float, NHWC 0 or 1: columns are (C, R, S, N, P, Q) or (N, P, Q, R, S, C).
+// im2col lays out a convolution's input as a matrix to multiply by its filter; col2im sums it back. DTYPE is half,
+// bfloat16 or float, NHWC 0 or 1: columns are (C, R, S, N, P, Q) or (N, P, Q, R, S, C).
 
 #include "windows.cuh"
 
@@ -7,7 +7,7 @@ typedef DTYPE T;
 
 #if !NHWC
 
-// Where the columns of a plane, image * channels + channel, begin, for a place of the filter.
+// Returns where the columns of a plane (image * channels + channel) begin for a position in the filter.
 __device__ inline long long row_of(const Geometry& g, long long plane, long long tap) {
     const long long image = plane / g.channels, channel = plane - image * g.channels;
     return ((channel * g.r * g.s + tap) * g.images + image) * g.p * g.q;
@@ -18,7 +18,7 @@ __device__ inline long long row_of(const Geometry& g, long long plane, long long
 template <int N>
 __device__ inline void to_columns(const Geometry& g, const T* x, T* columns) {
 #if NHWC
-    // A row of the filter meets neighbours in memory: S pixels are as one of S * C channels.
+    // The pixels under a row of the filter are adjacent in memory, like a single pixel with S * C channels.
     Geometry by_row = g;
     by_row.channels *= g.s;
     for_each_pixel<N>(by_row, g.p, g.q, [&](long long image, int row, int column, int place) {
@@ -49,7 +49,7 @@ __device__ inline void to_columns(const Geometry& g, const T* x, T* columns) {
 #endif
 }
 
-// Each pixel gathers from the columns that hold it, so that nothing is written twice.
+// Each pixel sums up all columns that contain it, so that no address is written twice.
 template <int N>
 __device__ inline void from_columns(const Geometry& g, const T* gcolumns, T* gx) {
     for_each_pixel<N>(g, g.h, g.w, [&](long long image, int row, int column, int channel) {

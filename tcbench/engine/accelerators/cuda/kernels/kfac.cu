@@ -1,4 +1,4 @@
-// A layer's Kronecker factors, before and after they are inverted.
+// Preparation of a layer's Kronecker factors for their inversion, and of the inverse for its use.
 
 #include "common.cuh"
 
@@ -8,7 +8,8 @@ __device__ inline float mean_of_diagonal(const float* x, long long size) {
     return block_reduce(sum, Sum()) / static_cast<float>(size);
 }
 
-// A block per row of both matrices. Each computes the damping for itself: a diagonal is shorter than a row's wait.
+// A block per row of both matrices. Every block computes the damping from the diagonals, which is faster than another
+// launch.
 extern "C" __global__ void damp_factors(const float* a, const float* g, float* damped_a, float* damped_g, long long d,
                                         long long k, float damping) {
     const float mean_a = mean_of_diagonal(a, d), mean_g = mean_of_diagonal(g, k);

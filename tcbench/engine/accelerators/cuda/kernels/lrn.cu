@@ -1,11 +1,11 @@
-// Local response normalisation across channels. DTYPE is half, bfloat16 or float, NHWC 0 or 1. Any number of blocks will
-// do: a thread per value, whose neighbours come from the caches.
+// Local response normalisation across channels. DTYPE is half, bfloat16 or float, NHWC 0 or 1. Works with any
+// number of blocks: a thread per value, whose neighbours are in the caches.
 
 #include "common.cuh"
 
 typedef DTYPE T;
 
-// visit(place of the value, place of its first neighbour, of its last, distance of channels), all in the array.
+// visit(index of the value, index of its first neighbour, index of its last neighbour, stride between channels).
 template <typename Visit>
 __device__ inline void for_each_value(long long n, long long c, long long pixels, long long size, Visit visit) {
     const long long step = NHWC ? 1 : pixels, half = size / 2;

@@ -2,7 +2,7 @@
 
 #include "common.cuh"
 
-// One block.
+// Launch with one block.
 extern "C" __global__ void mean_loss(const float* losses, float* loss, long long n, float weight) {
     float sum = 0.0f;
     for (long long i = threadIdx.x; i < n; i += blockDim.x) sum += losses[i];

@@ -1,14 +1,14 @@
-// The gradients of all parameters side by side in one array, in one launch: a block for each row of the chunk table.
+// Packs the gradients of all parameters into one array, in one launch: a block per row of the chunk table.
 //
 // table (P, 2): addresses of a parameter's gradient and of its 16-bit weights, 0 for a float32 parameter.
 // DTYPE is the array's type; HALF that of a 16-bit parameter's gradient, half or bfloat16.
-// chunks (B, 4): parameter, first and end value in it, place in the array of the first.
+// chunks (B, 4): parameter, first and end value in it, index of the first in the array.
 
 #include "common.cuh"
 
 typedef DTYPE T;
 
-constexpr int N = 8;  // values that a thread takes at a time
+constexpr int N = 8;  // values per thread and iteration
 
 template <typename Gradient>
 __device__ inline void pack(const Gradient* gradient, T* flat, long long count, float factor) {

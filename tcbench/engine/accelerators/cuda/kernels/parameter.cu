@@ -1,4 +1,4 @@
-// The weight update one parameter and one operation at a time, as the talk's base has it.
+// The weight update with a launch per parameter and operation, as in the talk's baseline.
 
 #include "common.cuh"
 

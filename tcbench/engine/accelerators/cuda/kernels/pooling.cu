@@ -39,7 +39,7 @@ __device__ inline void max_forward(const Geometry& g, const T* x, T* y, Place* p
     });
 }
 
-// Each pixel gathers from the windows that hold it, so that nothing is written twice.
+// Each pixel sums over all windows that contain it, so that no address is written twice.
 template <int N>
 __device__ inline void max_backward(const Geometry& g, const T* gy, const Place* place, T* gx) {
     for_each_pixel<N>(g, g.h, g.w, [&](long long image, int row, int column, int channel) {

@@ -1,4 +1,4 @@
-// Lasts so many nanoseconds and does nothing. PTX ISA, "Special Registers: %globaltimer".
+// Occupies the stream for a time in nanoseconds. Source: PTX ISA, "Special Registers: %globaltimer".
 
 #include "common.cuh"
 

@@ -23,7 +23,7 @@ __device__ inline void forward(const Geometry& g, const T* x, T* y) {
     });
 }
 
-// Each pixel gathers from the windows that hold it, so that nothing is written twice.
+// Each pixel sums over all windows that contain it, so that no address is written twice.
 template <int N>
 __device__ inline void backward(const Geometry& g, const T* gy, T* gx) {
     const float pixels = static_cast<float>(g.r * g.r);

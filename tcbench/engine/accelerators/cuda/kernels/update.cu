@@ -1,8 +1,8 @@
-// The weight update of all parameters in one launch: a block for each row of the chunk table.
+// The weight update of all parameters in one launch: a block per row of the chunk table.
 //
 // table (P, 2): addresses of a parameter's gradient and of its 16-bit weights, 0 for a float32 parameter.
-// DTYPE is the type of those, half or bfloat16; a gradient's is its parameter's, or GRADIENT where that is defined.
-// chunks (B, 4): parameter, first and end value in it, place in the flat arrays of the first.
+// DTYPE is the type of 16-bit weights, half or bfloat16. Gradients have their parameter's type, or GRADIENT if defined.
+// chunks (B, 4): parameter, first and end value in it, index of the first in the flat arrays.
 // state (4,): the loss scale, overflows, good steps, skipped steps.
 
 #include "common.cuh"
@@ -16,13 +16,13 @@ typedef T OfHalf;
 typedef float OfSingle;
 #endif
 
-constexpr int N = 8;  // values that a thread takes at a time
+constexpr int N = 8;  // values per thread and iteration
 constexpr int SCALE = 0, OVERFLOWS = 1, GOOD_STEPS = 2, SKIPPED = 3;
 
 struct Rule {
     float scale, learning_rate, momentum, weight_decay;
 
-    // Returns whether the gradient is finite; if it is not, v and w stay.
+    // Returns whether the gradient is finite. If it is not, v and w keep their values.
     __device__ bool apply(float gradient, float& v, float& w) const {
         float g = gradient / scale;
         if (!is_finite(g)) return false;
@@ -37,7 +37,7 @@ template <typename Gradient>
 __device__ inline bool update(const Rule& rule, const Gradient* gradient, T* weights, float* master, float* velocity,
                               long long count) {
     bool finite = true;
-    // A null pointer is aligned.
+    // A null pointer counts as aligned.
     const long long vectors = aligned(gradient, weights, master, velocity) ? count / N : 0;
     for (long long i = threadIdx.x; i < vectors; i += blockDim.x) {
         float g[N], v[N], w[N];
@@ -104,7 +104,7 @@ extern "C" __global__ void check_finite(const long long* table, const long long*
     if (__syncthreads_or(!finite) && threadIdx.x == 0) atomicAdd(&state[OVERFLOWS], 1.0f);
 }
 
-// One thread.
+// Launch with one thread.
 extern "C" __global__ void adjust_scale(float* state, long long interval) {
     if (state[OVERFLOWS] > 0.0f) {
         state[SCALE] = fmaxf(state[SCALE] * 0.5f, 1.0f);

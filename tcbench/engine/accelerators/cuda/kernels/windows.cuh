@@ -1,4 +1,4 @@
-// What kernels with a window over images share: pooling, im2col. NHWC is 0 or 1.
+// Shared by kernels that move a window over images: pooling, im2col. NHWC is 0 or 1.
 
 #include "common.cuh"
 
@@ -14,10 +14,10 @@ __device__ inline Geometry geometry(long long n, long long c, long long h, long 
             narrow(q), narrow(r), narrow(s), narrow(stride), narrow(pad)};
 }
 
-// A batch of images as the kernels walk it: `rows` of `columns` pixels, N values each at a pixel, a block per row of
-// NHWC images (threads over columns and channels) or per plane of NCHW images (threads over its pixels).
+// Visits every pixel of a batch of images with `rows` x `columns` pixels, N values at a time. NHWC: a block per row,
+// threads over columns and channels. NCHW: a block per plane, threads over its pixels.
 //
-// visit(at image, row, column, first channel): the place of a pixel is image + (row * width + column) * step + channel.
+// visit(at image, row, column, first channel): the index of a pixel is image + (row * width + column) * step + channel.
 template <int N, typename Visit>
 __device__ inline void for_each_pixel(const Geometry& g, int height, int width, Visit visit) {
 #if NHWC
@@ -40,7 +40,7 @@ __device__ inline void for_each_pixel(const Geometry& g, int height, int width, 
 #endif
 }
 
-// Where in its array the value lies that for_each_pixel visits.
+// Returns the index in its array of the value that for_each_pixel visits.
 __device__ inline long long offset(const Geometry& g, int height, int width, long long image, int row, int column,
                                    int channel) {
     const long long pixel = (image * height + row) * width + column;
