@@ -46,12 +46,14 @@ class PrefetchedRandomState(np.random.RandomState):
         threading.Thread(target=self._draw, args=(seed,), name="initial weights", daemon=True).start()
 
     def _draw(self, seed: int) -> None:
+        """Fill the queue with blocks of numbers, each with the generator's state before it."""
         rng = np.random.RandomState(seed)
         while not self._is_over.is_set():
             state = rng.get_state(legacy=False)
             self._blocks.put((state, rng.standard_normal(_BLOCK)))
 
     def standard_normal(self, size: Any = None) -> Any:
+        """Return the next numbers from the queue, or draw them here once the thread has stopped."""
         if size is None or self._is_over.is_set():
             self.end()
             return super().standard_normal(size)

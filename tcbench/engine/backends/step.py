@@ -30,6 +30,7 @@ class Step:
     bytes: float | Mapping[str, float] = 0
 
     def __post_init__(self) -> None:
+        """Check the counts and the declared work."""
         for name in ("parameters", "prefetch_depth"):
             object.__setattr__(self, name, whole_number(name, getattr(self, name)))
         names = {phase.name for phase in self.phases}

@@ -149,6 +149,7 @@ class DaliFeed(Feed):
             self.prefetch_depth = int(_custom_settings(spec).get("prefetch_queue_depth", PREFETCH_DEPTH))
 
     def next(self) -> tuple[Any, Any]:
+        """Return the next batch, and order another one from DALI."""
         self._retire()
         stream, hand_over = self._placement.stream, self._placement.hand_over
         try:
@@ -182,6 +183,7 @@ class DaliFeed(Feed):
             self._retired.popleft()
 
     def close(self) -> None:
+        """Wait until the GPU has read all batches, and delete the pipeline."""
         self._retire()
         for _, fence in self._retired:
             fence.synchronize()

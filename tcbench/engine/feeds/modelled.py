@@ -58,6 +58,7 @@ class Decoder:
         self._begin(self._now_ns())
 
     def _begin(self, free_ns: int) -> None:
+        """Start decoding a batch once the decoder and a place in the queue (at `free_ns`) are free."""
         begin_ns = max(self._last_ns, free_ns)
         self._last_ns = begin_ns + self._batch_ns
         self._ends_ns.append(self._last_ns)

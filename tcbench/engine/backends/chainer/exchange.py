@@ -77,6 +77,7 @@ class PerParameter(Exchange):
         self.reduced_bytes = sum(p.size * work.ITEM_BYTES[work.wide(dtype_of(p.array))] for p in model.params())
 
     def allreduce(self) -> bool:
+        """Average the gradients in place, through float32 views of bfloat16 ones."""
         self._average(self._model)
         if isinstance(self._model, _Widened):
             self._model.narrow()
@@ -115,6 +116,7 @@ class Flat(_Packed):
         super().__init__(replica, [self._bucket])
 
     def allreduce(self) -> bool:
+        """Pack all gradients, and reduce the buffer."""
         self._bucket.pack()
         self._reducer.reduce(self._bucket.buffer)
         return True
@@ -136,6 +138,7 @@ class DoubleBuffered(_Packed):
         super().__init__(replica, [self._next], lambda *_: self._reducer.advance())
 
     def allreduce(self) -> bool:
+        """Wait for the previous step's gradients, hand them to the optimizer, and start reducing this step's."""
         wait, ready = self._wait, self._pending
         if wait is not None:
             wait()
@@ -188,6 +191,7 @@ class Overlapped(_Packed):
         self._waits.append(self._reducer.begin(bucket.buffer))
 
     def allreduce(self) -> bool:
+        """Start the buckets that backward has not completed, and wait for all of them."""
         while len(self._waits) < len(self._buckets):
             self._begin()
         for wait in self._waits:

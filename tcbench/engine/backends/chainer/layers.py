@@ -94,6 +94,7 @@ class _Functions(chainer.FunctionHook):
         self._names: dict[int, str] = {}
 
     def forward_preprocess(self, function: Any, in_data: Any) -> None:
+        """Report the begin of an outermost function, and remember its name for the backward pass."""
         if isinstance(function, LayeredNode):
             function.layers = self._layers
             return
@@ -104,6 +105,7 @@ class _Functions(chainer.FunctionHook):
         self._depth += 1
 
     def backward_preprocess(self, function: Any, in_data: Any, out_grad_data: Any) -> None:
+        """Report the begin of an outermost function's gradient, under the function's name."""
         if isinstance(function, LayeredNode):
             return
         if self._depth == 0:
@@ -111,6 +113,7 @@ class _Functions(chainer.FunctionHook):
         self._depth += 1
 
     def forward_postprocess(self, function: Any, *_: Any) -> None:
+        """Report the end of an outermost function or gradient."""
         if isinstance(function, LayeredNode):
             return
         self._depth -= 1

@@ -215,6 +215,7 @@ class BatchedSGD(Optimizer):
         return self._gradients or super().gradients()
 
     def update(self) -> None:
+        """Send the addresses of the gradients, and launch the update; with a dynamic scale, check and adjust it."""
         launch = self.accelerator.launch
         address = self.accelerator.address
         self._rows[:, 0] = [address(gradient) for gradient in self.gradients()]

@@ -39,6 +39,7 @@ class Step(BaseStep):
         self.loss = self.model.loss(self.x, self.t)
 
     def backward(self) -> None:
+        """Clear the old gradients, and compute new ones."""
         for parameter in self._parameters:
             parameter.cleargrad()
         self.optimizer.backward(self.loss)
@@ -65,6 +66,7 @@ class ChainerSession(BaseSession):
         super().__init__(cell, site, rungs or [RUNGS[name] for name in cell.rungs], scopes, geometry)
 
     def build(self, stack: contextlib.ExitStack) -> Step:
+        """Build feed, model, optimizer and, on many ranks, the exchange."""
         parts = self.fold("parts", Parts(TensorSpec()))
         feed = self.feed(parts.spec)  # first, because weights are drawn in a thread during its imports
         stack.callback(feed.close)

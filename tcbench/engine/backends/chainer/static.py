@@ -65,6 +65,7 @@ class RecordedGraph(LayeredNode):
         self.number = recording.passes
 
     def forward_on(self, accelerator: Accelerator, inputs: tuple[Array, ...]) -> tuple[Array, ...]:
+        """Record the body's forward pass the first time; later replay it with this input."""
         recording, self.x = self.recording, inputs[0]
         if recording.forward is None:
             # The recorded graph starts at a new variable.
@@ -76,6 +77,7 @@ class RecordedGraph(LayeredNode):
         return tuple([y.array for y in recording.ys])
 
     def backward(self, indexes: tuple[int, ...], gys: Variables) -> Variables:
+        """Record the gradients of all parameters the first time; later replay them."""
         recording, arrays = self.recording, [gy.array for gy in gys]
         ys, parameters = recording.ys, recording.parameters
         if self.number != recording.passes:

@@ -47,6 +47,7 @@ class Unit(nn.Module):
         self.relu = nn.ReLU(inplace=True) if relu else nn.Identity()
 
     def forward(self, x: Any, shortcut: Any = None) -> Any:
+        """Apply the unit; `shortcut` is added before ReLU."""
         h = self.bn(self.conv(x))
         if shortcut is not None:
             h += shortcut

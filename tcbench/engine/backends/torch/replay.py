@@ -23,6 +23,7 @@ class Replay:
         self._graph: torch.cuda.CUDAGraph | None = None
 
     def __call__(self) -> None:
+        """Run one step: eagerly at first, then with a capture, then by replay."""
         if self._graph is not None:
             self._graph.replay()
             return

@@ -42,6 +42,7 @@ class Step(BaseStep):
         self.loss_value = math.nan
 
     def forward(self) -> None:
+        """Compute the loss, plus the weighted losses of auxiliary classifiers."""
         with self.autocast():
             logits, *auxiliary = self.model(self.x)
             self.loss = F.cross_entropy(logits, self.t)
@@ -63,6 +64,7 @@ class TorchSession(BaseSession):
         super().__init__(cell, site, [RUNGS[name] for name in cell.rungs], (_threads(cell.threads),), geometry)
 
     def build(self, stack: contextlib.ExitStack) -> Step:
+        """Build model, optimizer, feed and, on many ranks, DistributedDataParallel."""
         cell, site = self.cell, self.site
         parts: Parts = self.fold("parts", Parts())
         with initial.random_state(cell.seed) as rng:

@@ -42,6 +42,7 @@ class BatchNorm(ForwardNode):
         self.train = bool(chainer.config.train)
 
     def forward_on(self, accelerator: Accelerator, inputs: tuple[Array, ...]) -> tuple[Array]:
+        """Launch the accelerator's route for this normalisation, and keep what its gradient needs."""
         x, gamma, beta, residual = self._checked(inputs)
         if not self.train:
             return self._evaluate_on(accelerator, x, gamma, beta, residual)
@@ -124,6 +125,7 @@ class BatchNormFromSums(BatchNorm):
     Inputs: x, sum, sum of squares, gamma, beta[, residual]. The sums get no gradient."""
 
     def forward_on(self, accelerator: Accelerator, inputs: tuple[Array, ...]) -> tuple[Array]:
+        """Compute scale and bias from the sums, and apply them to x."""
         x, total, squares, *rest = inputs
         x, gamma, beta, residual = self._checked((x, *rest))
         if not self.train:
@@ -144,6 +146,7 @@ class BatchNormFromSums(BatchNorm):
         return (y,)
 
     def backward(self, indexes: tuple[int, ...], gys: Variables) -> Variables:
+        """Return the gradients at `indexes`; those of the sums are None."""
         positions = {0: 0, 3: 1, 4: 2, 5: 3}  # index of an input -> that of its gradient in `gradients`
         selected = tuple(positions[i] for i in indexes if i in positions)
         gradients = iter(super().backward(selected, gys))

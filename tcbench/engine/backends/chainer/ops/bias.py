@@ -15,6 +15,7 @@ class Bias(ForwardNode):
         self.relu = relu
 
     def forward_on(self, accelerator: Accelerator, inputs: tuple[Array, ...]) -> tuple[Array]:
+        """Check the shapes, and add b to x in place."""
         x, b = inputs
         channels = x.shape[1 if self.layout == "NCHW" else -1]
         if x.ndim != 4 or b.shape != (channels,):

@@ -16,6 +16,7 @@ class Concatenation(ForwardNode):
         self.axis = 1 if layout == "NCHW" else 3
 
     def forward_on(self, accelerator: Accelerator, inputs: tuple[Array, ...]) -> tuple[Array]:
+        """Copy each input into its columns of the output."""
         first = inputs[0]
         shapes = {(*x.shape[: self.axis], *x.shape[self.axis + 1 :]) for x in inputs}
         if len(shapes) > 1 or any(x.ndim != 4 or x.dtype != first.dtype for x in inputs):
@@ -36,6 +37,7 @@ class Concatenation(ForwardNode):
         return [(rows, width, sum(widths), begin) for width, begin in zip(widths, begins, strict=False)]
 
     def gradients(self, accelerator: Accelerator, gy: Array) -> tuple[Array, ...]:
+        """Copy each input's columns out of gy."""
         parts = tuple(accelerator.empty(shape, gy.dtype) for shape in self.shapes)
         for part, place in zip(parts, self.places(), strict=True):
             accelerator.launch(work.TakeColumns.interned(*place, dtype_of(gy)), gy, part)

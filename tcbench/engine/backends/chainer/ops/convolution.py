@@ -97,6 +97,7 @@ class Convolution(Filtered):
         )
 
     def _keep(self, inputs: tuple[Array, ...]) -> None:
+        """Keep x and w for the gradients. Raises ValueError if their shapes or dtypes do not fit."""
         self.x, self.w = inputs
         axis = 1 if self.layout == "NCHW" else 3
         if self.x.ndim != 4 or self.w.ndim != 4 or self.x.shape[axis] != self.w.shape[axis]:
@@ -113,6 +114,7 @@ class Convolution(Filtered):
     def backward_accumulate(
         self, indexes: tuple[int, ...], gys: Variables, accumulated: tuple[Variable | None, ...]
     ) -> Variables:
+        """Return the gradients plus those accumulated so far, adding that of x within its own launch."""
         if 0 not in indexes or accumulated[0] is None:
             return super().backward_accumulate(indexes, gys, accumulated)
         # Adding the shortcut's gradient of x in the same launch saves a pass: blocks of the product are still in cache.
@@ -126,6 +128,7 @@ class ConvolutionStats(Convolution):
     The sums get no gradient of their own, because batch normalisation's gradient flows through y."""
 
     def fprop(self, accelerator: Accelerator, y: Array) -> tuple[Array, ...]:
+        """Write the output into `y`, and return its channels' sums and sums of squares."""
         conv = self.works.stats.conv
         sums = tuple(accelerator.empty((conv.k,), work.wide(conv.dtype)) for _ in range(2))
         accelerator.launch(self.works.stats, self.x, self.w, y, *sums)

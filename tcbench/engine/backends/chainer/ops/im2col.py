@@ -49,6 +49,7 @@ class Im2colConvolution(Convolution):
         self.lowered = im2col_works(self.works.fprop.conv)
 
     def fprop(self, accelerator: Accelerator, y: Array) -> tuple[Array, ...]:
+        """Multiply the columns of x by w, and rearrange the rows into `y` if they are not in place."""
         works = self.lowered
         rows = y if works.place is None else accelerator.empty(works.product.fprop.conv.y_shape, y.dtype)
         accelerator.launch(works.product.fprop, self._columns(accelerator), self.w, rows)

@@ -14,6 +14,7 @@ class Linear(Filtered):
         self.math = math
 
     def forward_on(self, accelerator: Accelerator, inputs: tuple[Array, ...]) -> tuple[Array]:
+        """Launch the matrix product, then add the bias."""
         x, w, b = inputs
         if x.ndim < 2 or x.shape[1:] != w.shape[1:] or b.shape != (w.shape[0],) or x.dtype != w.dtype:
             raise ValueError(

@@ -12,6 +12,7 @@ class SoftmaxCrossEntropy(ForwardNode):
         self.weight = weight
 
     def forward_on(self, accelerator: Accelerator, inputs: tuple[Array, ...]) -> tuple[Array]:
+        """Launch the losses of the samples, then their mean."""
         x, self.t = inputs
         if x.ndim != 2 or self.t.shape != x.shape[:1] or self.t.dtype.kind not in "iu":
             raise ValueError(

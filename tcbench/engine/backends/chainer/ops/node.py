@@ -165,6 +165,7 @@ class ForwardNode(Node):
     def backward_accumulate(
         self, indexes: tuple[int, ...], gys: Variables, accumulated: tuple[Variable | None, ...]
     ) -> Variables:
+        """Return the gradients plus those accumulated so far, and call the listener with each new one."""
         gxs = self.backward(indexes, gys)
         if (listener := _on_gradient.value) is not None:
             for index, gx in zip(indexes, gxs, strict=True):

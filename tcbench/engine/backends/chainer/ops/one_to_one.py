@@ -37,6 +37,7 @@ class OneToOne(ForwardNode):
         return self.kind
 
     def forward_on(self, accelerator: Accelerator, inputs: tuple[Array, ...]) -> tuple[Array]:
+        """Launch the forward work, and keep the operands that the backward work reads."""
         (x,) = inputs
         self.x_shape, self.described = x.shape, self.describe(x)
         arrays = self.launch(accelerator, self.forward_work(*self.described), x=x)
