@@ -1,1 +1,1 @@
-"""From a scenario to records: plan, runner, gate, baselines, revisions, forecast."""
+"""Runs scenarios: plan, runner, gate, baselines, revisions and forecast, from a scenario to records."""

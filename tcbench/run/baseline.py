@@ -1,4 +1,4 @@
-"""Baselines: named copies of results to compare with, `OUT/baselines/NAME.jsonl`."""
+"""Baselines: named copies of results to compare with, stored as `OUT/baselines/NAME.jsonl`."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -14,8 +14,8 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 @dataclass(frozen=True)
 class Baseline:
-    """A baseline's contents. `commits` are those of the user's project where records tell one, else tcbench's own, else
-    its versions. `began_at` is that of the first trial: UTC, ISO 8601."""
+    """The contents of a baseline. `commits` are those of the user's project if recorded, else of tcbench, else its
+    versions. `began_at` is the start of the first trial (UTC, ISO 8601)."""
 
     name: str
     path: Path
@@ -28,7 +28,7 @@ class Baseline:
 
 
 @dataclass(frozen=True)
-class Broken:
+class BrokenBaseline:
     """A baseline that cannot be read, and why."""
 
     name: str
@@ -37,33 +37,34 @@ class Broken:
 
 
 def keep(name: str, results: Iterable[Record], out: Path, *, replace: bool = False) -> Path:
-    """Keep the current ones of these records under a name; returns the file. It is there whole or not at all. Raises
-    StoreError: a name that is none, one that is taken unless `replace`, no records, a folder that cannot be written."""
-    path = _place(name, out)
-    kept = store.current(results)
-    if not kept:
+    """Store the current ones of these records under a name, and return the file, which is written completely or not at
+    all. Raises StoreError for an invalid name, for an existing baseline unless `replace`, without records, and if the
+    folder cannot be written."""
+    path = _path(name, out)
+    records = store.current(results)
+    if not records:
         raise StoreError(f"baseline '{name}': no records to keep; `tcbench run` makes some")
-    taken = f"baseline '{name}': {path} is there already; --force replaces it"
+    exists = f"baseline '{name}': {path} is there already; --force replaces it"
     if path.exists() and not replace:
-        raise StoreError(taken)
+        raise StoreError(exists)
     remedy = "make room, or keep it elsewhere with --out FOLDER"
-    with files.replacing(path, remedy, error_if_exists=None if replace else taken) as file:
-        file.writelines(encode(record) + b"\n" for record in kept)
+    with files.replacing(path, remedy, error_if_exists=None if replace else exists) as file:
+        file.writelines(encode(record) + b"\n" for record in records)
     return path
 
 
 def baseline_path(name: str, out: Path) -> Path:
-    """The file of a baseline. Raises StoreError with a hint when there is none of this name."""
-    place = _place(name, out)
-    if place.is_file():
-        return place
-    known = names(out)
-    expected = "" if known else f"`tcbench baseline set {name}` keeps the newest run under this name"
-    raise StoreError(f"baseline '{name}': none of this name in {place.parent}/; {hint(name, known, expected)}")
+    """Return the file of a baseline. Raises StoreError with a hint if there is none of this name."""
+    path = _path(name, out)
+    if path.is_file():
+        return path
+    existing = names(out)
+    expected = "" if existing else f"`tcbench baseline set {name}` keeps the newest run under this name"
+    raise StoreError(f"baseline '{name}': none of this name in {path.parent}/; {hint(name, existing, expected)}")
 
 
 def names(out: Path) -> tuple[str, ...]:
-    """The baselines there are, by name."""
+    """Return the names of the existing baselines, sorted."""
     folder = out / store.BASELINES
     if not folder.is_dir():
         return ()
@@ -71,51 +72,51 @@ def names(out: Path) -> tuple[str, ...]:
 
 
 def read(name: str, out: Path) -> Baseline:
-    """The contents of the baseline of this name. Raises StoreError."""
-    place = baseline_path(name, out)
-    return describe(name, place, store.read([place]).records)
+    """Return the contents of the baseline of this name. Raises StoreError."""
+    path = baseline_path(name, out)
+    return describe(name, path, store.read([path]).records)
 
 
-def describe(name: str, place: Path, held: Sequence[Record]) -> Baseline:
-    """The summary of records kept under a name. Raises StoreError when there are none."""
-    if not held:
-        raise StoreError(f"{place}: no records in it; `tcbench baseline set {name} --force` makes it anew")
-    environments = [record.environment for record in held if record.environment is not None]
+def describe(name: str, path: Path, records: Sequence[Record]) -> Baseline:
+    """Return a summary of the records stored under a name. Raises StoreError if there are none."""
+    if not records:
+        raise StoreError(f"{path}: no records in it; `tcbench baseline set {name} --force` makes it anew")
+    environments = [record.environment for record in records if record.environment is not None]
     return Baseline(
         name=name,
-        path=place,
+        path=path,
         machines=tuple(dict.fromkeys(e.machine for e in environments)),
-        scenarios=tuple(dict.fromkeys(record.cell.scenario for record in held)),
+        scenarios=tuple(dict.fromkeys(record.cell.scenario for record in records)),
         commits=tuple(dict.fromkeys(e.project_commit or e.commit or f"tcbench {e.tcbench}" for e in environments)),
-        cells=len(dict.fromkeys((e.machine if (e := record.environment) else None, record.cell) for record in held)),
-        trials=len(held),
-        began_at=min(record.started_at for record in held),
+        cells=len(dict.fromkeys((e.machine if (e := record.environment) else None, record.cell) for record in records)),
+        trials=len(records),
+        began_at=min(record.started_at for record in records),
     )
 
 
-def everything(out: Path) -> tuple[Baseline | Broken, ...]:
-    """All baselines by name; one that cannot be read does not hide the others."""
-    baselines: list[Baseline | Broken] = []
+def read_all(out: Path) -> tuple[Baseline | BrokenBaseline, ...]:
+    """Return all baselines by name, including those that cannot be read."""
+    baselines: list[Baseline | BrokenBaseline] = []
     for name in names(out):
         try:
             baselines.append(read(name, out))
         except StoreError as error:
-            baselines.append(Broken(name, baseline_path(name, out), str(error)))
+            baselines.append(BrokenBaseline(name, baseline_path(name, out), str(error)))
     return tuple(baselines)
 
 
 def remove(name: str, out: Path) -> Path:
-    """Delete a baseline; returns the file that was. Raises StoreError."""
-    place = baseline_path(name, out)
+    """Delete a baseline, and return the path of the deleted file. Raises StoreError."""
+    path = baseline_path(name, out)
     try:
-        place.unlink()
+        path.unlink()
     except OSError as error:
-        raise StoreError(f"{place}: cannot be removed ({error.strerror})") from None
-    return place
+        raise StoreError(f"{path}: cannot be removed ({error.strerror})") from None
+    return path
 
 
-def _place(name: str, out: Path) -> Path:
-    """The file of a baseline of this name, which need not be there. Raises StoreError for what is no name."""
+def _path(name: str, out: Path) -> Path:
+    """Return the path of a baseline of this name, existing or not. Raises StoreError for an invalid name."""
     if not _NAME.fullmatch(name):
         shown = ascii(name if len(name) <= 40 else f"{name[:37]}...")
         raise StoreError(

@@ -1,8 +1,8 @@
-"""The most that this machine can do: the rate of a matrix product and the bandwidth of its memory, measured and kept.
+"""Ceilings of a device: the highest rate of a matrix product and the memory bandwidth, measured and cached.
 
-`python -m tcbench.run.ceilings DEVICE THREADS` measures and prints JSON; it is a process of its own since libraries
-read their thread count as they are imported, and so that the device is not left open. Results are kept in the user's
-cache by machine and threads. A GPU that is not here has its property file's figures instead.
+`python -m tcbench.run.ceilings DEVICE THREADS` measures them and prints JSON. It runs as a separate process, because
+libraries read their thread count at import, and so that the device is closed afterwards. Results are stored in the
+user's cache by machine and threads. For a GPU that is not here, the figures of its property file are used.
 """
 
 import json
@@ -23,25 +23,26 @@ from tcbench.hardware.gpus import GpuFile
 from tcbench.run.worker_launch import python_module, worker_environment
 
 
-def of(summary: CellSummary, reached: Mapping[str, Reached], *, fresh: bool, progress: Progress) -> Ceilings:
-    """The ceilings of a cell's device: measured here when it is this machine's, kept from the last time unless `fresh`;
-    those of another machine that this user's cache holds; or the figures of a GPU's property file. None is lower than
-    what parts of steps `reached`: one that this very machine has beaten is measured anew, and if it still is, what was
-    reached is kept in its place.
+def find_ceilings(summary: CellSummary, reached: Mapping[str, Reached], *, fresh: bool, progress: Progress) -> Ceilings:
+    """Return the ceilings of a cell's device.
 
-    Raises SelectionError where none of these tells.
+    A device of this machine is measured, or taken from the cache unless `fresh`. For another machine the cache is used,
+    or else the property file of its GPU. No ceiling is lower than what parts of steps `reached`: if this very machine
+    exceeded a ceiling, it is measured again, and if it is still exceeded, the rate that was reached takes its place.
+
+    Raises SelectionError if none of these sources has it.
     """
-    limits, here = _kept(summary), _is_here(summary)
-    ours = here and _is_this_very(summary)
-    beaten = ours and limits is not None and limits.raised(reached).reached.keys() - limits.reached.keys()
-    if here and (fresh or limits is None or beaten):
-        what = f"measuring the ceilings of {summary.cell.device}"
-        progress(what, 0, 1)
+    limits, is_here = _cached(summary), _is_here(summary)
+    is_same_machine = is_here and _is_this_very(summary)
+    beaten = is_same_machine and limits is not None and limits.raised(reached).reached.keys() - limits.reached.keys()
+    if is_here and (fresh or limits is None or beaten):
+        stage = f"measuring the ceilings of {summary.cell.device}"
+        progress(stage, 0, 1)
         measured = _measure(summary)
         if measured.busy:  # too low: the next call measures again
             measured = limits.best(measured) if limits else measured
         limits = measured if measured.busy else _keep(summary, measured)
-        progress(what, 1, 1)
+        progress(stage, 1, 1)
     limits = limits or _from_file(summary)
     if limits is None:
         raise SelectionError(
@@ -49,37 +50,38 @@ def of(summary: CellSummary, reached: Mapping[str, Reached], *, fresh: bool, pro
             "run `tcbench roofline` on that machine"
         )
     raised = limits.raised(reached)
-    return _keep(summary, raised) if ours and raised != limits and not raised.busy else raised
+    return _keep(summary, raised) if is_same_machine and raised != limits and not raised.busy else raised
 
 
-def known(summary: CellSummary) -> Ceilings | None:
-    """As `of`, but nothing is measured; None where nothing tells."""
-    return _kept(summary) or _from_file(summary)
+def recorded_ceilings(summary: CellSummary) -> Ceilings | None:
+    """Return the ceilings of a cell's device from the cache or its property file, without measuring, or None."""
+    return _cached(summary) or _from_file(summary)
 
 
-def of_record(record: Record | None) -> Ceilings | None:
-    """The same of a trial's device."""
-    return None if record is None else known(summarise([record])[0])
+def trial_ceilings(record: Record | None) -> Ceilings | None:
+    """Return the ceilings of a trial's device without measuring, or None."""
+    return None if record is None else recorded_ceilings(summarise([record])[0])
 
 
-def _name_of(summary: CellSummary) -> str:
+def _cache_name(summary: CellSummary) -> str:
+    """Return the name under which the ceilings of a device are cached."""
     return f"{summary.machine}-{summary.cell.threads}" if summary.cell.device == "cpu" else str(summary.machine)
 
 
-def _kept(summary: CellSummary) -> Ceilings | None:
-    return Ceilings.load(_name_of(summary))
+def _cached(summary: CellSummary) -> Ceilings | None:
+    return Ceilings.load(_cache_name(summary))
 
 
 def _keep(summary: CellSummary, measured: Ceilings) -> Ceilings:
-    """The best ever measured or reached. A cache that cannot be written costs time, never a result."""
+    """Store the highest rates ever measured or reached, and return them. A cache that cannot be written is ignored."""
     try:
-        return measured.store(_name_of(summary))
+        return measured.store(_cache_name(summary))
     except StoreError:
         return measured
 
 
 def _from_file(summary: CellSummary) -> Ceilings | None:
-    """The figures of a GPU's property file."""
+    """Return the figures of the GPU's property file, or None if it has none."""
     card = card_of(summary)
     if card is None:
         return None
@@ -89,19 +91,22 @@ def _from_file(summary: CellSummary) -> Ceilings | None:
 
 
 def card_of(summary: CellSummary) -> GpuFile | None:
-    """The known GPU that a cell ran on, by its name as its driver says it, or would say it of one that is simulated."""
+    """Return the GPU that a cell ran on or that was simulated, by its device name, or None if it has no property
+    file."""
     environment = summary.environment
     name = environment and (environment.gpu.name if environment.gpu else environment.device_name)
     return next((card for card in map(gpus.load, gpus.names()) if card.device_name == name), None)
 
 
 def _is_here(summary: CellSummary) -> bool:
+    """Return whether the cell's device is in a machine of this name."""
     kind = kind_of(summary.cell.device)
     return kind.simulates is None and any(device.machine == summary.machine for device in kind.devices())
 
 
 def _is_this_very(summary: CellSummary) -> bool:
-    """Whether the facts of a machine that is here by its name are this one's: machines of one name may differ."""
+    """Return whether the recorded facts about the machine fit this one. The name is not enough, since machines can
+    share one."""
     facts = summary.environment
     if facts is None or facts.processor not in ("", machine.processor()):
         return False
@@ -109,7 +114,8 @@ def _is_this_very(summary: CellSummary) -> bool:
 
 
 def _measure(summary: CellSummary) -> Ceilings:
-    """In a process of its own, with no more threads than there are processors. Raises TcbenchError."""
+    """Measure the ceilings in a separate process, with no more threads than there are processors. Raises
+    TcbenchError."""
     threads = max(1, min(summary.cell.threads, machine.usable_cpus()))
     cell = msgspec.structs.replace(summary.cell, threads=threads)
     command = python_module(sys.executable, "tcbench.run.ceilings", cell.device, str(threads))
@@ -123,14 +129,14 @@ def _measure(summary: CellSummary) -> Ceilings:
 
 
 def main() -> None:
-    """Measure the device that is named, and print JSON."""
+    """Measure the device named on the command line, and print JSON."""
     before = load.own_counts()
     value = kind_of(sys.argv[1]).ceilings(sys.argv[1], int(sys.argv[2]))
     meanwhile = load.between(before, load.own_counts()) if sys.argv[1] == "cpu" else None
     if meanwhile and meanwhile.lost >= BUSY:
         says = f"others had {meanwhile.lost:.0%} of the processor time: too low, not kept, measured again next time"
         value |= {"lost": meanwhile.lost, "says": f"{value['says']} on a busy machine ({says})"}
-    print(json.dumps(value))  # noqa: T201  (the process's answer)
+    print(json.dumps(value))  # noqa: T201  (the answer to the calling process)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The checks of `tcbench doctor`: everything a run depends on, and what would spoil its measurement."""
+"""The checks of `tcbench doctor`: everything that a run depends on, and conditions that would disturb a measurement."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from tcbench.run import launcher
 _SYNC = "uv sync"
 
 LOW_PRECISION = ("avx512_bf16", "amx_bf16", "avx512_fp16", "amx_fp16", "bf16", "asimdhp")
-"""Instructions of a processor for products of 16-bit numbers, by Linux's names."""
+"""Processor flags of instructions that multiply 16-bit numbers, as Linux names them."""
 
 
 def examine(out: Path) -> tuple[Finding, ...]:
-    """Check everything; never raises."""
+    """Return the findings of all checks. Never raises."""
     return (
         Finding("ok", "Python", f"{platform.python_version()} ({sys.executable})"),
         _processor(),
@@ -39,30 +39,32 @@ def examine(out: Path) -> tuple[Finding, ...]:
 
 
 def exit_code(findings: Sequence[Finding]) -> int:
-    """`doctor`'s exit code: 1 when tcbench cannot run at all, 2 when the CPU can be used but the GPU that was set up
-    for cannot, else 0."""
+    """Return `doctor`'s exit code: 1 if tcbench cannot run at all, 2 if the CPU can be used but the configured GPU
+    cannot, else 0."""
     states = {finding.state for finding in findings}
     return 1 if "broken" in states else 2 if "unusable" in states else 0
 
 
 def _processor() -> Finding:
+    """Return what is known of the processor."""
     low = [name for name in LOW_PRECISION if name in machine.cpu_flags()]
     memory = f"{n_bytes / 2**30:.3g} GiB" if (n_bytes := machine.usable_memory_bytes()) else "unknown memory"
     quota = f" (a quota of {machine.cpu_quota():.2f})" if machine.cpu_quota() else ""
-    there = f"{machine.usable_cpus()} usable cores{quota}, {memory}, 16-bit arithmetic: {' '.join(low) or 'none'}"
-    return Finding("ok", "processor", f"{machine.cpu_name()} ({machine.processor() or 'of an unknown model'}), {there}")
+    model = f"{machine.cpu_name()} ({machine.processor() or 'of an unknown model'})"
+    cores = f"{machine.usable_cpus()} usable cores{quota}"
+    return Finding("ok", "processor", f"{model}, {cores}, {memory}, 16-bit arithmetic: {' '.join(low) or 'none'}")
 
 
 def disturbances() -> Iterator[Finding]:
-    """Findings that would disturb a measurement on the host."""
+    """Yield findings on what would disturb a measurement on the host."""
     load, cpus = average(), len(kernel.affinity())
     if load > 0.5 * cpus:
         busy = f"{load:.1f} processes were busy over the last minute on {cpus} cores: results will be noisy"
         yield Finding("note", "load", busy, "stop other work before measuring (see: top)")
     if (refusal := git.refusal(Path.cwd())) is not None:
         yield Finding("note", "git", f"records have no commit: {refusal}")
-    of_cpus = Path("/sys/devices/system/cpu").glob("cpu[0-9]*/cpufreq/scaling_governor")
-    governors = {kernel.text(path).strip() or "unknown" for path in of_cpus}
+    governor_files = Path("/sys/devices/system/cpu").glob("cpu[0-9]*/cpufreq/scaling_governor")
+    governors = {kernel.text(path).strip() or "unknown" for path in governor_files}
     if governors - {"performance", "unknown"}:
         vary = f"governor {', '.join(sorted(governors))}: clocks will vary"
         yield Finding("note", "CPU frequency", vary, "sudo cpupower frequency-set -g performance")
@@ -77,11 +79,12 @@ _DEPENDENCIES: tuple[tuple[tuple[str, ...], str, str, str, FindingState], ...] =
     (("nvidia-dali-cuda120", "nvidia-dali-cuda130"), "nvidia.dali", "the dali rung (x86-64)", _SYNC, "missing"),
     (("opencv-python-headless",), "cv2", "the opencv rung", "uv sync --extra opencv", "missing"),
 )
-"""Distributions, of which any one will do and the first is what the remedy installs; the module; what it is for; the
-remedy; and what tcbench is without it."""
+"""One row per dependency: its distributions (any of them suffices, the remedy installs the first), module, purpose,
+remedy, and the state of tcbench without it."""
 
 
 def _packages() -> Iterator[Finding]:
+    """Yield a finding for each dependency."""
     for distributions, module, why, remedy, without in _DEPENDENCIES:
         installed = machine.versions(distributions)
         name, version = next(iter(installed.items()), (distributions[0], None))
@@ -98,7 +101,7 @@ def _packages() -> Iterator[Finding]:
 
 
 def _ranks() -> Finding:
-    """The start of many ranks, which nobody needs who has one."""
+    """Return whether trials with many ranks can be started. A missing launcher matters only to users of --ranks."""
     try:
         version = importlib.metadata.version("mpi4py")
         return Finding("ok", "ranks", f"mpi4py {version}, started by {launcher.find(None).words[0]}")
@@ -108,6 +111,7 @@ def _ranks() -> Finding:
 
 
 def _data() -> Finding:
+    """Return whether the generated images exist."""
     images = generated_images()
     if images.n_files is None:
         return Finding(
@@ -117,12 +121,12 @@ def _data() -> Finding:
 
 
 def _writable(folder: Path) -> Finding:
-    """Try to write, in the folder or where it would be made."""
+    """Return whether files can be written in the folder, or where it would be made."""
     try:
-        there = folder.absolute()
-        while not there.exists():
-            there = there.parent
-        with tempfile.TemporaryFile(dir=there):
+        existing = folder.absolute()
+        while not existing.exists():
+            existing = existing.parent
+        with tempfile.TemporaryFile(dir=existing):
             pass
     except OSError as error:
         return Finding(

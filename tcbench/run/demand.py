@@ -1,6 +1,6 @@
-"""A training step's demand on a GPU that is not here: its launches, copies and memory, traced and kept by cell.
+"""The demands of a training step on a GPU that is not here: launches, copies and memory, traced and cached by cell.
 
-A cell is traced by running the training program itself on an accelerator that only counts, in a few processes at once.
+A cell is traced by running the training program on an accelerator that only counts, in several processes at once.
 """
 
 import collections
@@ -25,14 +25,18 @@ from tcbench.engine.api import Work, trace_cell
 from tcbench.hardware.gpus import GpuProperties
 
 TRACES = "traces-v3"
-"""Names the form of kept traces."""
+"""The version of the form of cached traces."""
 
 
 @dataclass(frozen=True)
 class Demand:
-    """A Trace without its order. `phases`: the number of the host's requests to the GPU in each; `works`: each distinct
-    work with how often a step launches it, in a captured graph or not; `replayed`: launches within the captured graph;
-    `prepared`: as in Trace."""
+    """A trace without its order.
+
+    - `phases`: the number of requests of the host to the GPU in each phase.
+    - `works`: each distinct work, with how often a step launches it, within a captured graph or not.
+    - `replayed`: the launches within the captured graph.
+    - `prepared`: as in Trace.
+    """
 
     phases: dict[str, int]
     replayed: int
@@ -42,11 +46,12 @@ class Demand:
 
     @property
     def requests(self) -> int:
+        """The host's requests to the GPU in a step."""
         return sum(self.phases.values())
 
 
 def _trace(properties: GpuProperties, cell: Cell) -> Demand | str:
-    """What a step asks for, or why the cell's backend cannot say it."""
+    """Return what a step demands, or why the cell's backend cannot tell."""
     try:
         trace = trace_cell(cell, properties)
     except TcbenchError as error:
@@ -59,28 +64,29 @@ def _trace(properties: GpuProperties, cell: Cell) -> Demand | str:
 def trace_all(
     cells: Iterable[Cell], properties: GpuProperties, *, fresh: bool, processes: int, progress: Progress
 ) -> dict[Cell, Demand | str]:
-    """The demand of a step of each cell, from the cache or traced now, or why it is not known. Cells that differ only
-    in what a trace does not depend on are traced once. No `processes`: those from the cache alone."""
-    kept = Cache(cache.folder(TRACES), fresh=fresh)
-    asked = {cell: _traced(cell) for cell in cells}
+    """Return what a step of each cell demands, from the cache or by tracing it now, or why it is not known. Cells whose
+    traces cannot differ are traced once. With 0 `processes`, only cached demands are returned."""
+    traces = Cache(cache.folder(TRACES), fresh=fresh)
+    traced_cells = {cell: _traced(cell) for cell in cells}
     keys: dict[Cell, Key] = {
-        cell: {"cell": cell.key, "sm": properties.sm, "program": program()} for cell in dict.fromkeys(asked.values())
+        cell: {"cell": cell.key, "sm": properties.sm, "program": program()}
+        for cell in dict.fromkeys(traced_cells.values())
     }
-    found = {cell: _from_entry(kept.get(key)) for cell, key in keys.items()}
-    demands: dict[Cell, Demand | str] = {cell: demand for cell, demand in found.items() if demand is not None}
+    cached = {cell: _from_entry(traces.get(key)) for cell, key in keys.items()}
+    demands: dict[Cell, Demand | str] = {cell: demand for cell, demand in cached.items() if demand is not None}
     if processes == 0:
-        return {cell: demands[traced] for cell, traced in asked.items() if traced in demands}
+        return {cell: demands[traced] for cell, traced in traced_cells.items() if traced in demands}
     progress("tracing training steps", len(demands), len(keys))
     for cell, new in _trace_anew([cell for cell in keys if cell not in demands], properties, processes):
         demands[cell] = new
         if isinstance(new, Demand):
-            kept.put(keys[cell], _to_entry(new))
+            traces.put(keys[cell], _to_entry(new))
         progress("tracing training steps", len(demands), len(keys))
-    return {cell: demands[traced] for cell, traced in asked.items()}
+    return {cell: demands[traced] for cell, traced in traced_cells.items()}
 
 
 def _traced(cell: Cell) -> Cell:
-    """The cell that stands for all that leave the same trace."""
+    """Return the cell that is traced in place of all cells with the same trace."""
     return msgspec.structs.replace(
         cell,
         scenario="",
@@ -98,10 +104,11 @@ def _traced(cell: Cell) -> Cell:
 def _trace_anew(
     cells: Sequence[Cell], properties: GpuProperties, processes: int
 ) -> Iterable[tuple[Cell, Demand | str]]:
-    apart = processes if min(processes, len(cells)) > 1 else 0
-    # Set before NumPy is imported. Huge pages are set up when memory is asked for, and a trace touches none of it.
+    """Yield each cell with its demand, or why it is not known, traced in several processes if that is worth it."""
+    processes = processes if min(processes, len(cells)) > 1 else 0
+    # Must be set before NumPy is imported. A trace touches none of its memory, so huge pages would only cost time.
     environment = {"NUMPY_MADVISE_HUGEPAGE": "0"}
-    for cell, answer in spawn.spread(cells, functools.partial(_trace, properties), apart, environment):
+    for cell, answer in spawn.spread(cells, functools.partial(_trace, properties), processes, environment):
         if isinstance(answer, spawn.Died):
             raise TcbenchError(
                 "a process that traced a training step was killed, most likely for memory: "
@@ -111,12 +118,12 @@ def _trace_anew(
 
 
 @functools.cache
-def program(beside: tuple[str, ...] = ()) -> str:
-    """A digest of the traced program: our sources, those of packages `beside` it, and the version of the framework
-    under them."""
+def program(more_packages: tuple[str, ...] = ()) -> str:
+    """Return a digest of the traced program: tcbench's sources, those of `more_packages`, and the version of the
+    framework."""
     digest = hashlib.sha256()
     package = Path(tcbench.__file__).parent
-    for path in sorted(path for part in (*TRACED, *beside) for path in (package / part).rglob("*.py")):
+    for path in sorted(path for part in (*TRACED, *more_packages) for path in (package / part).rglob("*.py")):
         digest.update(f"{path.relative_to(package)}\0".encode())
         digest.update(path.read_bytes())
     digest.update(f"chainer {importlib.metadata.version('chainer')}".encode())
@@ -124,17 +131,18 @@ def program(beside: tuple[str, ...] = ()) -> str:
 
 
 TRACED = ("core", *(f"engine/{part}" for part in ("accelerators", "backends", "models", "work")))
-"""The packages that a trace runs through."""
+"""The packages that run during a trace."""
 
 
 def _to_entry(demand: Demand) -> Entry:
+    """Return the cache entry of a demand."""
     works = [(work.key, count) for work, count in demand.works]
-    in_order = {"phases": list(demand.phases.items()), "works": works}  # the cache sorts keys
+    in_order = {"phases": list(demand.phases.items()), "works": works}  # lists, since the cache sorts keys
     return Entry(msgspec.to_builtins(replace(demand, works=())) | in_order)
 
 
 def _from_entry(entry: Entry | None) -> Demand | None:
-    """None for an entry that is missing or not understood."""
+    """Return the demand of a cache entry, or None if it is missing or of another form."""
     if entry is None:
         return None
     try:
@@ -147,7 +155,7 @@ def _from_entry(entry: Entry | None) -> Demand | None:
 
 @functools.cache
 def _work(key: str) -> Work:
-    """The work that a key describes. Raises ValueError or KeyError for one of another version."""
+    """Return the work that a key describes. Raises ValueError or KeyError for a key of another version."""
     fields: dict[str, Any] = json.loads(key)
     kind = _kinds()[fields.pop("work")]
     return msgspec.convert(fields, kind, strict=False)
@@ -155,7 +163,8 @@ def _work(key: str) -> Work:
 
 @functools.cache
 def _kinds() -> dict[str, type[Work]]:
+    """Return the classes of works by their names."""
     kinds = [Work]
-    for kind in kinds:  # which grows meanwhile
+    for kind in kinds:  # the list grows while it is iterated
         kinds += kind.__subclasses__()
     return {kind.name: kind for kind in kinds[1:]}

@@ -1,11 +1,11 @@
-"""The next trial of a gate, the end of each cell, and the judgement of the whole: pure functions of frozen state.
+"""A gate's next trials, the end of each cell, and the judgement of the whole: pure functions of frozen state.
 
-Base and current run in turns, cell by cell; which side goes first changes from round to round (ABBA), so that a drift
-of the machine falls on both alike, and the two trials of a round are compared with each other where it does
-(`analysis.rounds`). When all cells that go on have the trials of a look, `compare` judges them together; a cell that is
-decided stops, an inconclusive one goes on to the next look. From the second look on the cells that it will likeliest
-decide come first, each with all its trials: a budget that ends on the way has paid for whole ones. Knows nothing of
-processes, files or clocks.
+Base and current run in turns, cell by cell. Which side goes first alternates from round to round (ABBA), so that drift
+of the machine affects both sides equally; if it drifts, the two trials of a round are compared with each other
+(`analysis.rounds`). When all unfinished cells have the trials of a look, `compare` judges them together. A cell that is
+decided stops; an inconclusive one continues to the next look. From the second look on, the cells that are most likely
+to be decided run first, each with all its trials, so that a budget that ends in between has completed some cells. This
+module knows nothing of processes, files or clocks.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ CURRENT: Role = "current"
 
 _GAVE_UP = " gave up after "
 _DECISIONS: Mapping[str, Decision] = {"regression": "regression", "pass": "pass", "improved": "improved"}
-"""Verdicts that a look makes, by the figures."""
+"""The verdicts that a look can decide from figures."""
 
 
 class GateVerdict(msgspec.Struct, frozen=True):
-    """A gate's verdict on one cell by one metric, as its file holds it. `why`: the reason, where figures are none.
-    `trials`: it rests on the first so many ok trials of each side; where that is None, on all trials."""
+    """A gate's verdict on one cell by one metric, as stored in its file. `why` is the reason if figures are not. The
+    verdict rests on the first `trials` successful trials of each side (None: on all trials)."""
 
     cell: str
     metric: str
@@ -64,7 +64,8 @@ class GateVerdict(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True)
 class Trial:
-    """One trial to run: of which side and cell (its place in the gate), its number there, and for which look."""
+    """One trial to run: its side, the index of its cell in the gate, its number within the side, and the look it
+    belongs to."""
 
     side: Role
     cell: int
@@ -74,8 +75,8 @@ class Trial:
 
 @dataclass(frozen=True)
 class CellState:
-    """One cell so far: the trials of both sides, the number of looks taken, and for each metric the decision and the
-    look that made it, if one did."""
+    """The state of one cell: the trials of both sides, the number of looks taken, and for each metric the decision and
+    its look, if decided."""
 
     metrics: tuple[Metric, ...]
     decisions: tuple[Decided | None, ...]
@@ -84,25 +85,28 @@ class CellState:
     interims_taken: int = 0
 
     def trials(self, side: Role) -> tuple[Record, ...]:
+        """Return the records of one side."""
         return self.base if side == BASE else self.current
 
     def ok(self, side: Role) -> int:
+        """Return the number of successful trials of one side."""
         return sum(record.status == "ok" for record in self.trials(side))
 
     @property
     def even(self) -> bool:
-        """Whether both sides run, and have as many trials."""
+        """Whether both sides run and have equally many successful trials."""
         return not self.gave_up and self.ok(BASE) == self.ok(CURRENT)
 
     def figures(self, side: Role, metric: int) -> list[float]:
-        """Those of the trials that are ok and tell one, turned so that more is better."""
-        by = self.metrics[metric]
-        figures = (by.read(record) for record in self.trials(side) if record.status == "ok")
-        return [figure if by.more_is_better else 1 / figure for figure in figures if figure is not None]
+        """Return the metric's figures of the successful trials, inverted if less is better, so that more is always
+        better."""
+        definition = self.metrics[metric]
+        figures = (definition.read(record) for record in self.trials(side) if record.status == "ok")
+        return [figure if definition.more_is_better else 1 / figure for figure in figures if figure is not None]
 
-    def apart(self, trials: int, log: float) -> float:
-        """How many of its errors the first metric's ratio by the first trials lies from a ratio whose logarithm is
-        `log`: the farther, the likelier more of them decide."""
+    def standard_errors_from(self, trials: int, log: float) -> float:
+        """Return the distance between the measured log ratio and `log` in standard errors, by the first metric and the
+        first `trials` trials. Cells far from the threshold are the likeliest to be decided by more trials."""
         current, base = (self.figures(side, 0)[:trials] for side in (CURRENT, BASE))
         if min(len(current), len(base)) < LEAST_TRIALS:
             return 0.0
@@ -111,7 +115,8 @@ class CellState:
 
     @functools.cached_property
     def gave_up(self) -> Role | None:
-        """The side that cannot give its figures: one that failed twice, or once for good."""
+        """The side that cannot give figures, because it failed twice or in a way that will not change. None if both
+        can."""
         for side in (CURRENT, BASE):
             failures = [record.status for record in self.trials(side) if record.status != "ok"]
             if len(failures) > 1 or any(status not in ACCIDENTS for status in failures):
@@ -120,42 +125,44 @@ class CellState:
 
     @functools.cached_property
     def decided(self) -> bool:
-        """By every metric that both sides tell."""
+        """Whether there is a decision by every metric that both sides have."""
         return bool(self.interims_taken) and all(
             decision is not None or not all(self.figures(side, metric) for side in (BASE, CURRENT))
             for metric, decision in enumerate(self.decisions)
         )
 
-    def over(self, interims: Sequence[Interim]) -> bool:
+    def is_over(self, interims: Sequence[Interim]) -> bool:
+        """Return whether the cell needs no more trials."""
         if self.gave_up:
             return bool(self.base and self.current)
         return self.decided or self.interims_taken == len(interims)
 
-    def after(self, side: Role, record: Record) -> CellState:
+    def with_record(self, side: Role, record: Record) -> CellState:
+        """Return the state after one more trial of a side."""
         trials = (*self.trials(side), record)
         return replace(self, base=trials) if side == BASE else replace(self, current=trials)
 
 
 @dataclass(frozen=True)
 class Gate:
-    """All cells so far. Immutable: `after` returns the next state."""
+    """The state of all cells. Immutable: `with_record` returns the next state."""
 
     cells: tuple[CellState, ...]
     interims: tuple[Interim, ...]
     metrics: tuple[Metric, ...]
 
     def certain(self) -> tuple[Trial, ...]:
-        """The trials that will run whatever they say, in order: those to the end of each cell's present look."""
-        going = [(place, cell) for place, cell in enumerate(self.cells) if not cell.over(self.interims)]
+        """Return the trials up to the end of each cell's present look, in order. They run whatever their results."""
+        unfinished = [(place, cell) for place, cell in enumerate(self.cells) if not cell.is_over(self.interims)]
         numbers = range(self.interims[-1].trials)
-        turns = [(number, *one) for number in numbers for one in going]
-        if going and (look := going[0][1].interims_taken):
-            seen, worst = self.interims[look - 1].trials, math.log(1 - self.interims[look].rule.threshold)
-            going.sort(key=lambda one: -one[1].apart(seen, worst))
-            turns = [(number, *one) for one in going for number in numbers]
+        turns = [(number, *cell) for number in numbers for cell in unfinished]
+        if unfinished and (look := unfinished[0][1].interims_taken):
+            trials_seen, worst = self.interims[look - 1].trials, math.log(1 - self.interims[look].rule.threshold)
+            unfinished.sort(key=lambda cell: -cell[1].standard_errors_from(trials_seen, worst))
+            turns = [(number, *cell) for cell in unfinished for number in numbers]
         trials = []
         for number, place, cell in turns:
-            # Beside a side that gave up, one trial of the other tells what it does.
+            # If one side gave up, a single trial of the other shows whether it runs.
             if number < (1 if cell.gave_up else self.interims[cell.interims_taken].trials):
                 # The side that goes first changes from round to round: base current, current base, base current, ...
                 for side in (BASE, CURRENT) if number % 2 == 0 else (CURRENT, BASE):
@@ -164,84 +171,83 @@ class Gate:
                         trials.append(Trial(side, place, number + failed, cell.interims_taken))
         return tuple(trials)
 
-    def after(self, trial: Trial, record: Record) -> Gate:
-        """With a trial's record, and the look that it may complete: all cells that go on are judged together."""
-        cell = self.cells[trial.cell].after(trial.side, record)
-        grown = replace(self, cells=(*self.cells[: trial.cell], cell, *self.cells[trial.cell + 1 :]))
-        return grown if grown.certain() else grown.ended()
+    def with_record(self, trial: Trial, record: Record) -> Gate:
+        """Return the gate after a trial. If it completes a look, all unfinished cells are judged together."""
+        cell = self.cells[trial.cell].with_record(trial.side, record)
+        gate = replace(self, cells=(*self.cells[: trial.cell], cell, *self.cells[trial.cell + 1 :]))
+        return gate if gate.certain() else gate.ended()
 
     def ended(self) -> Gate:
-        """After the look that goes on, of cells with all its trials: where it is complete, or no trial is to follow."""
-        number = next((cell.interims_taken for cell in self.cells if not cell.over(self.interims)), None)
+        """Return the gate after its present look, judging the cells that have all its trials."""
+        number = next((cell.interims_taken for cell in self.cells if not cell.is_over(self.interims)), None)
         return self if number is None else self._judged(number)
 
     def verdicts(self, cells: Sequence[Cell], ended: str = "the gate ended") -> tuple[GateVerdict, ...]:
         """Return a verdict for each of the gate's `cells` by each metric, cell by cell. `ended` says why the gate
-        stopped before the looks that a cell has left."""
+        stopped before a cell's remaining looks."""
         verdicts = []
         for cell, state in zip(cells, self.cells, strict=True):
-            why, seen = self._left_open(state, ended)
+            why, trials = self._left_open(state, ended)
             for metric, decided in zip(self.metrics, state.decisions, strict=True):
-                verdict = GateVerdict(cell.label, metric.name, "inconclusive", why=why, trials=seen)
+                verdict = GateVerdict(cell.label, metric.name, "inconclusive", why=why, trials=trials)
                 if decided is not None:
                     verdict = GateVerdict(cell.label, metric.name, decided[0], trials=self.interims[decided[1]].trials)
                 verdicts.append(verdict)
         return tuple(verdicts)
 
     def _left_open(self, cell: CellState, ended: str) -> tuple[str | None, int | None]:
-        """Return why a cell has looks left, None if it has none, and the trials a side of its last look, if any."""
-        taken = cell.interims_taken
+        """Return why a cell has looks left (None if it has none), and the trials per side of its last look, if any."""
+        looks = cell.interims_taken
         if cell.gave_up:
             failed = next(record.status for record in cell.trials(cell.gave_up) if record.status != "ok")
             return f"{cell.gave_up}{_GAVE_UP}{cell.ok(cell.gave_up)} ok trials: {failed}", None
-        seen = self.interims[taken - 1].trials if taken else None
-        if taken == len(self.interims):
-            return None, seen
-        return (
-            f"{ended} before look {taken + 1} of {len(self.interims)} ({self.interims[taken].trials} trials a side)",
-            seen,
-        )
+        trials = self.interims[looks - 1].trials if looks else None
+        if looks == len(self.interims):
+            return None, trials
+        trials_ahead = self.interims[looks].trials
+        return f"{ended} before look {looks + 1} of {len(self.interims)} ({trials_ahead} trials a side)", trials
 
     def _judged(self, number: int) -> Gate:
-        """Return the gate after its look `number`: all cells with the look's trials are judged together. A cell that is
-        decided keeps its decision, and adds to the common noise with the trials that it took."""
+        """Return the gate after its look `number`: all cells with the look's trials are judged together. A decided cell
+        keeps its decision, and its trials contribute to the pooled noise."""
         look, decisions = self.interims[number], [list(cell.decisions) for cell in self.cells]
-        for metric, by in enumerate(self.metrics):
+        for metric, definition in enumerate(self.metrics):
             rows: list[_Row] = []
             for cell in self.cells:
                 decided = cell.decisions[metric]
                 n = self.interims[decided[1]].trials if decided else look.trials
                 if not cell.gave_up and all(len(cell.figures(side, metric)) >= n for side in (BASE, CURRENT)):
                     rows.append(_Row(cell.base, cell.current, n, decided[0] if decided else None))
-            compared = _compare(rows, by.name, look.rule.among(len(self.metrics)))
-            made = {judged.cell.key: _DECISIONS.get(judged.verdict) for judged in compared.cells}
-            for cell, of_cell in zip(self.cells, decisions, strict=True):
-                if cell.base and of_cell[metric] is None and (decision := made.get(cell.base[0].cell.key)):
-                    of_cell[metric] = decision, number
+            compared = _compare(rows, definition.name, look.rule.among(len(self.metrics)))
+            new_decisions = {judged.cell.key: _DECISIONS.get(judged.verdict) for judged in compared.cells}
+            for cell, cell_decisions in zip(self.cells, decisions, strict=True):
+                decision = new_decisions.get(cell.base[0].cell.key) if cell.base else None
+                if decision and cell_decisions[metric] is None:
+                    cell_decisions[metric] = decision, number
         cells = (
-            replace(cell, decisions=tuple(made), interims_taken=number + 1)
-            if not cell.over(self.interims) and min(cell.ok(BASE), cell.ok(CURRENT)) >= look.trials
+            replace(cell, decisions=tuple(cell_decisions), interims_taken=number + 1)
+            if not cell.is_over(self.interims) and min(cell.ok(BASE), cell.ok(CURRENT)) >= look.trials
             else cell
-            for cell, made in zip(self.cells, decisions, strict=True)
+            for cell, cell_decisions in zip(self.cells, decisions, strict=True)
         )
         return replace(self, cells=tuple(cells))
 
 
 def start(cells: int, interims: Sequence[Interim], metrics: Sequence[str] = ("throughput",)) -> Gate:
-    """Before the first trial. `metrics` are names of METRICS."""
+    """Return the gate before its first trial. `metrics` are names of METRICS."""
     chosen = tuple(METRICS[name] for name in metrics)
     return Gate((CellState(chosen, (None,) * len(chosen)),) * cells, tuple(interims), chosen)
 
 
-def replay(state: Gate, cells: Sequence[Cell], kept: Mapping[Role, Iterable[Record]]) -> Gate:
-    """The gate after the trials that were kept, in whatever order they ran."""
-    records = {(side, one.cell.key, one.trial): one for side, of_side in kept.items() for one in of_side}
+def replay(state: Gate, cells: Sequence[Cell], stored: Mapping[Role, Iterable[Record]]) -> Gate:
+    """Return the gate after the stored trials, whatever the order in which they ran."""
+    records = {(side, record.cell.key, record.trial): record for side, group in stored.items() for record in group}
 
-    def of(trial: Trial) -> Record | None:
+    def stored_record(trial: Trial) -> Record | None:
         return records.get((trial.side, cells[trial.cell].key, trial.number))
 
-    while (trial := next(filter(of, state.certain()), None)) and (record := of(trial)):
-        state = state.after(trial, record)
+    while (trial := next(filter(stored_record, state.certain()), None)) and (record := stored_record(trial)):
+        state = state.with_record(trial, record)
     return state
 
 
@@ -255,23 +261,28 @@ def comparison(
     current: Iterable[Record],
     last: Interim,
 ) -> Comparison:
-    """Return the comparison that a gate's verdicts stand for: figures, intervals and phases of the trials that each
-    verdict rests on. `verdicts` hold every metric of the first cell, then of the second; `last` is the gate's last
-    look, whose level the intervals and the statistical power have."""
-    sides = [grouped((record.cell.key, record) for record in side) for side in (base, current)]
+    """Return the comparison that a gate's verdicts stand for, with figures, intervals and phases from the trials that
+    each verdict rests on.
+
+    `verdicts` hold every metric of the first cell, then of the second, and so on. `last` is the gate's last look, whose
+    level applies to the intervals and the statistical power.
+    """
+    bases, currents = (grouped((record.cell.key, record) for record in side) for side in (base, current))
     metrics = list(dict.fromkeys(verdict.metric for verdict in verdicts))
     rule, parts = last.rule.among(len(metrics)), []
     for number, metric in enumerate(metrics):
         rows = list(zip(cells, verdicts[number :: len(metrics)], strict=False))
-        both = [(cell.key, verdict) for cell, verdict in rows if all(cell.key in side for side in sides)]
-        seen = [
-            _Row(sides[0][key], sides[1][key], verdict.trials, _DECISIONS.get(verdict.verdict, "inconclusive"))
-            for key, verdict in both
+        measured = [
+            _Row(bases[cell.key], currents[cell.key], verdict.trials, _DECISIONS.get(verdict.verdict, "inconclusive"))
+            for cell, verdict in rows
+            if cell.key in bases and cell.key in currents
         ]
-        compared = _compare(seen, metric, rule)
-        by_key = {cell.cell.key: cell for cell in compared.cells}
-        kept = [_with_reason(by_key.get(cell.key) or _without_trials(cell, metric), verdict) for cell, verdict in rows]
-        parts.append(replace(compared, cells=tuple(kept), power=power(kept, rule, last.trials)))
+        part = _compare(measured, metric, rule)
+        by_key = {cell.cell.key: cell for cell in part.cells}
+        compared = [
+            _with_reason(by_key.get(cell.key) or _without_trials(cell, metric), verdict) for cell, verdict in rows
+        ]
+        parts.append(replace(part, cells=tuple(compared), power=power(compared, rule, last.trials)))
     return replace(
         parts[0],
         rule=Rule(rule.threshold),
@@ -283,7 +294,8 @@ def comparison(
 
 
 def summary(verdicts: Sequence[GateVerdict]) -> str:
-    """Count verdicts by the trials that they took: `4 decided after 3 trials a side, 1 after 6; 2 undecided`."""
+    """Return the number of verdicts by the trials they took: `4 decided after 3 trials a side, 1 after 6; 2
+    undecided`."""
     counts = Counter(verdict.trials or 0 for verdict in verdicts if verdict.verdict in _DECISIONS)
     parts = [f"{count} after {trials}" for trials, count in sorted(counts.items())]
     if parts:
@@ -293,18 +305,20 @@ def summary(verdicts: Sequence[GateVerdict]) -> str:
 
 
 def _with_reason(cell: CellComparison, verdict: GateVerdict) -> CellComparison:
-    """Return the cell with the reason for which the gate left it open."""
+    """Return the cell with the reason why the gate left it undecided."""
     left_open = cell.verdict == "inconclusive" and verdict.why is not None
     return replace(cell, why=verdict.why, held_back=None) if left_open else cell
 
 
 def _without_trials(cell: Cell, metric: str) -> CellComparison:
+    """Return the comparison of a cell that has no trials on one or both sides."""
     side = Side(cell, machine=None, status="skipped", reason="no trial", trials=0, trials_ok=0)
     return CellComparison(METRICS[metric], side, side, "inconclusive", more_trials=LEAST_TRIALS)
 
 
 class _Row(NamedTuple):
-    """A cell's records of both sides, of which those up to the n-th ok one count (None: all), and what is decided."""
+    """A cell's records on both sides, of which those up to the n-th successful one count (None: all), and its
+    decision."""
 
     base: Sequence[Record]
     current: Sequence[Record]
@@ -313,7 +327,7 @@ class _Row(NamedTuple):
 
 
 def _compare(rows: Sequence[_Row], metric: str, rule: Rule) -> Comparison:
-    """Compare cells by a metric; those without a decision are judged."""
+    """Return the comparison of some cells by a metric. Cells without a decision are judged."""
     base = [record for row in rows for record in _first_ok(row.base, row.trials)]
     current = [record for row in rows for record in _first_ok(row.current, row.trials)]
     decisions = {row.base[0].cell.key: row.decision for row in rows if row.decision is not None}
@@ -321,6 +335,6 @@ def _compare(rows: Sequence[_Row], metric: str, rule: Rule) -> Comparison:
 
 
 def _first_ok(records: Sequence[Record], n: int | None) -> Sequence[Record]:
-    """Return the records up to the n-th that is ok; all of them where n is None."""
+    """Return the records up to the n-th successful one, or all if n is None."""
     ok = [place for place, record in enumerate(records, start=1) if record.status == "ok"]
     return records if n is None or len(ok) < n else records[: ok[n - 1]]

@@ -1,8 +1,8 @@
-"""The question and the decisions of a gate, in a file beside its records: `gate-...-verdicts.json`.
+"""A gate's question and decisions, stored beside its records as `gate-...-verdicts.json`.
 
-It is written before the first trial, so that a gate that was ended by whatever can be gone on with, and again with the
-verdicts. Whoever compares the records shows these: a gate judges look by look, and a comparison of all trials at once
-may say something else in a cell or two.
+The file is written before the first trial, so that an interrupted gate can be resumed, and again with the verdicts.
+Every command that compares the records shows these verdicts: a gate judges look by look, and a comparison of all trials
+at once may differ in a cell or two.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ _ENDING = "-verdicts.json"
 
 
 class GateQuestion(msgspec.Struct, frozen=True, kw_only=True):
-    """The question of a gate. `base` and `current` name the code: a commit, with the digest of what differs from
-    it, or an interpreter's path. Two gates that were asked the same measure the same."""
+    """The question of a gate. `base` and `current` identify the code: a commit with the digest of its local changes, or
+    an interpreter's path. Gates with equal questions measure the same."""
 
     base: str
     current: str
@@ -51,19 +51,22 @@ class GateQuestion(msgspec.Struct, frozen=True, kw_only=True):
         return verdict.interims(self.trials, self.rule)
 
     def differs(self, other: GateQuestion) -> str | None:
-        """The first thing that the two are not alike in."""
+        """Return the name of the first field that differs between the two questions, or None."""
         names = (field for field in self.__struct_fields__ if getattr(self, field) != getattr(other, field))
         return next(names, None)
 
 
 class GateFile(msgspec.Struct, frozen=True, kw_only=True):
-    """The file. `names` are the two sides' for people. `verdicts` are those of the cells that were asked, then of
-    those that are `gone`, which only base's scenario has; they are empty until the gate has ended. History of
-    `schema_version`: 1, decisions lay apart from the verdicts, under `judged`; 2, a verdict tells its trials."""
+    """The content of a gate's file. `names` are the two sides' names for display. `verdicts` are those of the cells in
+    the question, then of the `gone` cells that only base's scenario has; empty until the gate has ended.
+
+    Versions of `schema_version`: in 1, the decisions were stored apart from the verdicts, under `judged`; in 2, each
+    verdict holds its number of trials.
+    """
 
     schema: Literal["tcbench-gate"] = "tcbench-gate"
     schema_version: Literal[1, 2] = 2
-    asked: GateQuestion
+    question: GateQuestion = msgspec.field(name="asked")
     names: tuple[str, str]
     gone: tuple[Cell, ...] = ()
     notes: tuple[str, ...] = ()
@@ -71,52 +74,56 @@ class GateFile(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def finished(self) -> bool:
+        """Whether the gate has ended."""
         return bool(self.verdicts)
 
 
 class _CellDecisions(msgspec.Struct, frozen=True):
-    """A cell of a file of version 1: for each metric the decision and its trials a side, and the looks taken."""
+    """A cell in a file of version 1: the decision and its trials per side for each metric, and the number of looks
+    taken."""
 
     decisions: tuple[tuple[Decision, int] | None, ...]
     interims: int
 
 
 class _FirstForm(msgspec.Struct, frozen=True):
+    """The fields that only a file of version 1 has."""
+
     judged: tuple[_CellDecisions, ...] = ()
 
 
-def beside(records: Path) -> Path | None:
-    """The file beside a side's records, there or not; None for records that are no gate's."""
+def verdicts_path(records: Path) -> Path | None:
+    """Return the path of the gate's file for one side's records, existing or not. None for records of no gate."""
     match = _SIDE.fullmatch(records.stem)
     return records.with_name(match[1] + _ENDING) if match else None
 
 
 def record_files(path: Path) -> dict[Role, Path]:
-    """The records of both sides, beside the file."""
+    """Return the paths of both sides' records, for a gate's file."""
     name = path.name.removesuffix(_ENDING)
     return {side: path.with_name(f"{name}-{side}{store.SUFFIX}") for side in (BASE, CURRENT)}
 
 
 def stored_trials(path: Path) -> dict[Role, tuple[Record, ...]]:
-    """Return the records of both sides, one per trial: the last of a trial that was repeated. Raises StoreError."""
+    """Return the records of both sides, one per trial; of a repeated trial the last one. Raises StoreError."""
     files = record_files(path).items()
     return {side: store.newest(store.read([file]).records) if file.exists() else () for side, file in files}
 
 
-def both_of(current: Path) -> dict[Role, Path] | None:
-    """Both sides of the gate that has ended with these records of current; None where they are no such."""
-    path = beside(current)
-    there = record_files(path) if path is not None and path.is_file() else None
-    return there if there and there[CURRENT].name == current.name and of(there[BASE], current) else None
+def finished_sides(current: Path) -> dict[Role, Path] | None:
+    """Return both sides' records of the finished gate whose current side these are, or None if they are not."""
+    path = verdicts_path(current)
+    sides = record_files(path) if path is not None and path.is_file() else None
+    return sides if sides and sides[CURRENT].name == current.name and read_finished(sides[BASE], current) else None
 
 
 def write(path: Path, content: GateFile) -> None:
-    """Put it in place, whole or not at all. Raises StoreError."""
+    """Write the file, completely or not at all. Raises StoreError."""
     files.write(path, msgspec.json.format(msgspec.json.encode(content), indent=2) + b"\n")
 
 
 def read(path: Path) -> GateFile:
-    """Return what a gate's file holds. Raises StoreError for a file that is none."""
+    """Return the content of a gate's file. Raises StoreError if it cannot be read or is not a gate's file."""
     try:
         encoded = files.read(path)
         content: GateFile = decode(encoded, GateFile)
@@ -128,46 +135,47 @@ def read(path: Path) -> GateFile:
 
 
 def _with_trials(content: GateFile, first: _FirstForm) -> GateFile:
-    """Return a file of version 1 whose verdicts tell the trials that they rest on."""
-    n, looks = len(content.asked.metrics), (None, *content.asked.trials)
+    """Return the content of a file of version 1 with the number of trials in each verdict."""
+    n, looks = len(content.question.metrics), (None, *content.question.trials)
     verdicts: list[GateVerdict] = []
     for place, cell in enumerate(first.judged):
-        of_cell = content.verdicts[n * place : n * (place + 1)]
-        seen = None if any(verdict.gave_up for verdict in of_cell) else looks[cell.interims]
+        cell_verdicts = content.verdicts[n * place : n * (place + 1)]
+        trials = None if any(verdict.gave_up for verdict in cell_verdicts) else looks[cell.interims]
         verdicts += [
-            msgspec.structs.replace(verdict, trials=decided[1] if decided else seen)
-            for verdict, decided in zip(of_cell, cell.decisions, strict=False)
+            msgspec.structs.replace(verdict, trials=decided[1] if decided else trials)
+            for verdict, decided in zip(cell_verdicts, cell.decisions, strict=False)
         ]
     return msgspec.structs.replace(content, verdicts=(*verdicts, *content.verdicts[len(verdicts) :]))
 
 
-def of(base: Path, current: Path) -> GateFile | None:
-    """The file of the gate whose two sides these are; None where they are not, or where it holds no verdicts."""
-    path = beside(current)
+def read_finished(base: Path, current: Path) -> GateFile | None:
+    """Return the content of the finished gate whose two sides these are, or None if there is none."""
+    path = verdicts_path(current)
     if path is None or not path.is_file():
         return None
-    named = record_files(path)
-    if not (base.exists() and named[BASE].exists() and base.samefile(named[BASE]) and current.samefile(named[CURRENT])):
+    sides = record_files(path)
+    if not (base.exists() and sides[BASE].exists() and base.samefile(sides[BASE]) and current.samefile(sides[CURRENT])):
         return None
     content = read(path)
     return content if content.finished else None
 
 
 def unfinished(folder: Path) -> Path | None:
-    """The newest gate in a machine's folder that has no verdicts yet."""
+    """Return the newest gate's file in a machine's folder that has no verdicts yet, or None."""
     newest_first = sorted(folder.glob(f"gate-*{_ENDING}"), reverse=True) if folder.is_dir() else []
     return next((path for path in newest_first if not read(path).finished), None)
 
 
 def judged(content: GateFile, state: Gate, spent: str | None = None) -> GateFile:
-    """Return the file with the verdicts of a gate that has ended; `spent` says so where its budget ended it."""
+    """Return the content with the verdicts of a gate that has ended. `spent` is the note that its budget ended it, if
+    so."""
     ended = "the budget was spent" if spent else "the gate ended"
     notes = (spent, *content.notes) if spent else content.notes
-    return msgspec.structs.replace(content, verdicts=state.verdicts(content.asked.cells, ended), notes=notes)
+    return msgspec.structs.replace(content, verdicts=state.verdicts(content.question.cells, ended), notes=notes)
 
 
 def shown(content: GateFile, compared: Sequence[CellComparison]) -> GateFile:
-    """Return the file with the verdicts as they are shown: failed trials and cells that are gone have theirs too."""
+    """Return the content with the verdicts as shown, which include failed trials and gone cells."""
     trials = itertools.chain((verdict.trials for verdict in content.verdicts), itertools.repeat(None))
     verdicts = (
         GateVerdict(cell.cell.label, cell.metric.name, cell.verdict, cell.failing, cell.why, n)
@@ -178,13 +186,12 @@ def shown(content: GateFile, compared: Sequence[CellComparison]) -> GateFile:
 
 def comparison(content: GateFile, base: Sequence[Record], current: Sequence[Record]) -> Comparison:
     """Return the comparison of both sides' records with the gate's verdicts."""
-    asked = content.asked
-    compared = gate.comparison(content.verdicts, asked.cells, base, current, asked.interims[-1])
-    gone = [
-        (Side(cell, None, "skipped", "its scenario has it; not run", 0, 0), name)
-        for cell in content.gone
-        for name in asked.metrics
-    ]
-    missing = (CellComparison(METRICS[name], side, None, "missing", failing=True) for side, name in gone)
+    question = content.question
+    compared = gate.comparison(content.verdicts, question.cells, base, current, question.interims[-1])
+    gone = (Side(cell, None, "skipped", "its scenario has it; not run", 0, 0) for cell in content.gone)
+    missing = (
+        CellComparison(METRICS[name], side, None, "missing", failing=True)
+        for side, name in itertools.product(gone, question.metrics)
+    )
     notes = (*compared.notes, *content.notes, gate.summary(shown(content, compared.cells).verdicts))
     return replace(compared, cells=(*compared.cells, *missing), notes=tuple(filter(None, notes)))

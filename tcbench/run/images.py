@@ -1,4 +1,4 @@
-"""A run's images before any worker needs them: the user's are checked, generated ones are made."""
+"""Prepares a run's images before any worker needs them: checks the user's, and makes generated ones."""
 
 from functools import partial
 
@@ -9,7 +9,8 @@ from tcbench.run.plan import Plan
 
 
 def check_folder(plan: Plan, progress: Progress) -> None:
-    """Look at the user's images, so that a bad folder is an error and not failed cells. Raises DataError."""
+    """Check the user's images before the run, so that a bad folder is one error and not many failed cells. Raises
+    DataError."""
     cell = plan.cells[0].cell
     n_classes = image_classes(cell.input, partial(progress, "checking the images"))
     if n_classes > cell.n_classes:
@@ -20,6 +21,6 @@ def check_folder(plan: Plan, progress: Progress) -> None:
 
 
 def generate(plan: Plan, progress: Progress) -> None:
-    """Make the default images."""
+    """Make the generated images if a cell needs them and they do not exist yet."""
     if any(p.cell.input.kind == "generated" and p.skip_reason is None for p in plan.cells):
         generated_images().make(partial(progress, "generating JPEGs, once"))

@@ -1,6 +1,5 @@
-"""The start of a trial's ranks: by mpirun, by Slurm's srun, or by a command line of the user's. `tcbench.run.ranks`
-follows them.
-"""
+"""Starts the ranks of a trial by mpirun, by Slurm's srun, or by a command line of the user. `tcbench.run.ranks` follows
+them."""
 
 import os
 import shlex
@@ -19,48 +18,50 @@ from tcbench.hardware import machine
 from tcbench.run.plan import Plan
 
 MPI = Package("mpi4py", "uv sync --extra mpi")
+"""The package that ranks need."""
 
 _COUNT = "{n}"
 
 
 @dataclass(frozen=True)
 class Launcher:
-    """The words of a command line before the rank's own; `{n}` in one of them stands for the number of ranks.
-    `is_local`: it starts all of them on this host."""
+    """The part of a command line before the rank's own command; `{n}` stands for the number of ranks. `is_local`: all
+    ranks start on this host."""
 
     words: tuple[str, ...] = ()
     is_local: bool = True
 
     def command(self, n: int, rank: list[str]) -> list[str]:
+        """Return the command line that starts `n` ranks."""
         return [*(word.replace(_COUNT, str(n)) for word in self.words), *rank]
 
     def __str__(self) -> str:
-        """Without the folder of its program, which says nothing to another machine."""
-        program, *others = self.words
-        words = (Path(program).name, *others)
+        """Return the command line without the folder of the program, which has no meaning on another machine."""
+        words = (Path(self.words[0]).name, *self.words[1:])
         return " ".join(word if _COUNT in word else shlex.quote(word) for word in words)
 
 
-def find(asked: str | None) -> Launcher:
-    """The launcher that `--launcher` asks for: `mpirun`, `srun`, or a command line with {n} in it. Without one it is
-    srun within an allocation of Slurm's, else mpirun. Raises SelectionError."""
+def find(requested: str | None) -> Launcher:
+    """Return the launcher for the option `--launcher`: `mpirun`, `srun`, or a command line with {n} in it. Without the
+    option it is srun within a Slurm allocation, else mpirun. Raises SelectionError."""
     if not MPI.is_installed():
         raise SelectionError(f"many ranks need the package {MPI.module}: {MPI.install}")
     job = os.environ.get("SLURM_JOB_ID")
-    is_over = job is not None and asked in (None, "mpirun") and _is_over(job)
-    if asked is None:
-        asked = "srun" if job is not None and not is_over and shutil.which("srun") else "mpirun"
-    if asked == "mpirun":
-        # Within an allocation of several hosts mpirun takes them all.
+    is_over = job is not None and requested in (None, "mpirun") and _is_over(job)
+    if requested is None:
+        requested = "srun" if job is not None and not is_over and shutil.which("srun") else "mpirun"
+    if requested == "mpirun":
+        # Within an allocation of several hosts mpirun uses all of them.
         return Launcher(_mpirun(), is_local=is_over or os.environ.get("SLURM_JOB_NUM_NODES", "1") == "1")
-    if asked == "srun":
+    if requested == "srun":
         return Launcher((_program("srun"), "--ntasks={n}", "--cpu-bind=none"), is_local=False)
-    words = command_line(asked)
+    words = command_line(requested)
     return Launcher((_program(words[0]), *words[1:]), is_local=False)
 
 
 def _is_over(job: str) -> bool:
-    """Return whether Slurm answers that it has no such job: the variables are left from one that has ended."""
+    """Return whether Slurm says that this job does not exist, so that its environment variables are left from an ended
+    job."""
     try:
         words = ["squeue", "--noheader", f"--jobs={job}", "--format=%T"]
         answer = process.ask(words, environment=outside_jobs(os.environ), limit_s=10)
@@ -69,28 +70,29 @@ def _is_over(job: str) -> bool:
     return not answer.stdout.strip() and "contact" not in answer.stderr
 
 
-def command_line(asked: str) -> list[str]:
-    """The words of a launcher of the user's own, which need not be there. Raises SelectionError for none."""
+def command_line(text: str) -> list[str]:
+    """Return the words of the user's own launcher command, which need not be installed here. Raises SelectionError if
+    it is not a command line with {n}."""
     try:
-        words = shlex.split(asked)
+        words = shlex.split(text)
     except ValueError as error:
-        raise SelectionError(f"--launcher {asked!r}: not a command line: {error}") from None
+        raise SelectionError(f"--launcher {text!r}: not a command line: {error}") from None
     if not any(_COUNT in word for word in words):
         raise SelectionError(
-            f"--launcher {asked!r}: expected mpirun, srun or a command line with {_COUNT} for the number of ranks, "
+            f"--launcher {text!r}: expected mpirun, srun or a command line with {_COUNT} for the number of ranks, "
             "such as 'mpirun -np {n} --hostfile hosts'"
         )
     return words
 
 
 NAMED = ("mpirun", "srun")
-"""Launchers that need no command line."""
+"""Launchers that are named without a command line."""
 
 
 def _program(name: str) -> str:
-    """A launcher's path: beside this Python, where a wheel puts it, else on PATH. Raises SelectionError."""
-    beside = Path(sys.executable).parent / name
-    path = str(beside) if "/" not in name and os.access(beside, os.X_OK) else shutil.which(name)
+    """Return a launcher's path: next to this Python, where a wheel installs it, else on PATH. Raises SelectionError."""
+    installed = Path(sys.executable).parent / name
+    path = str(installed) if "/" not in name and os.access(installed, os.X_OK) else shutil.which(name)
     if path is None:
         lacking = f"; {MPI.install} brings it" if name == "mpirun" else ""
         raise SelectionError(f"--launcher {name}: there is no such command{lacking}")
@@ -98,31 +100,33 @@ def _program(name: str) -> str:
 
 
 def _mpirun() -> tuple[str, ...]:
+    """Return the command line of mpirun, with options by which Open MPI leaves binding to the ranks."""
     path = _program("mpirun")
     try:
         answer = process.ask([path, "--version"], limit_s=30)
     except (OSError, TimeoutError) as error:
         raise SelectionError(f"--launcher mpirun: {path} does not answer: {error}") from None
-    if "Open MPI" not in answer.stdout:  # MPICH and its kin bind nothing by themselves
+    if "Open MPI" not in answer.stdout:  # MPICH and its relatives bind nothing by default
         return (path, "-np", _COUNT)
-    # Ranks bind themselves (`tcbench.engine.affinity`), and are counted before they are started.
+    # Ranks bind themselves (`tcbench.engine.affinity`); tcbench checks beforehand that there are enough cores.
     root = ("--allow-run-as-root",) if os.geteuid() == 0 else ()
     return (path, *root, "--bind-to", "none", "--map-by", ":OVERSUBSCRIBE", "-np", _COUNT)
 
 
-def fitting(plan: Plan, launcher: Launcher, *, asked: bool) -> Plan:
-    """The plan without the cells whose ranks this host, on which all of them would run, has too few cores or devices
-    for: they are skipped. Raises SelectionError where these numbers of ranks were asked for."""
+def fitting(plan: Plan, launcher: Launcher, *, explicit: bool) -> Plan:
+    """Return the plan with those cells skipped whose ranks would all run on this host, if it has too few cores or
+    devices. Raises SelectionError for such a cell if the user gave the number of ranks (`explicit`)."""
     cells = []
     for planned in plan.cells:
         reason = planned.skip_reason or _why_not(planned.cell, launcher)
-        if asked and reason and not planned.skip_reason:
+        if explicit and reason and not planned.skip_reason:
             raise SelectionError(f"--ranks {planned.cell.ranks}: {reason}")
         cells.append(replace(planned, skip_reason=reason))
     return replace(plan, cells=tuple(cells))
 
 
 def _why_not(cell: Cell, launcher: Launcher) -> str | None:
+    """Return why this host cannot run the cell's ranks, or None if it can."""
     if cell.ranks == 1 or not launcher.is_local:
         return None
     cores = machine.usable_cpus()
@@ -132,14 +136,17 @@ def _why_not(cell: Cell, launcher: Launcher) -> str | None:
     return f"{reason}; more hosts: --launcher 'mpirun -np {{n}} --hostfile HOSTS'" if reason else None
 
 
-def find_for(plan: Plan, name: str | None, *, asked: bool) -> tuple[Plan, Launcher]:
-    """The plan as far as there is room for its ranks, and what starts them. `asked`: their number stands on the command
-    line. Raises SelectionError where nothing starts them, or where there is no room for what was asked."""
-    if asked and kind_of(plan.device.name).simulates is not None:
+def find_for(plan: Plan, name: str | None, *, explicit: bool) -> tuple[Plan, Launcher]:
+    """Return the plan, with cells skipped that have too many ranks for this host, and the launcher for its ranks.
+
+    `explicit`: the user gave the number of ranks. Then, cells that cannot run raise SelectionError, as does a missing
+    launcher in any case.
+    """
+    if explicit and kind_of(plan.device.name).simulates is not None:
         reasons = [planned.skip_reason for planned in plan.cells if planned.cell.ranks > 1 and planned.skip_reason]
         if reasons:
             raise SelectionError(f"--ranks on {plan.device.name}: {reasons[0]}")
     if name is None and all(planned.cell.ranks == 1 for planned in plan.cells if planned.skip_reason is None):
         return plan, Launcher()
-    starter = find(name)
-    return fitting(plan, starter, asked=asked), starter
+    launcher = find(name)
+    return fitting(plan, launcher, explicit=explicit), launcher

@@ -42,12 +42,12 @@ if TYPE_CHECKING:
     from tcbench.analysis.summary import CellSummary
 
 QUICK_TRIALS = 3
-"""Of each cell of `--quick`."""
+"""Trials per cell with `--quick`."""
 
 
 @dataclass(frozen=True)
 class PlannedCell:
-    """A cell, why it will not run, or None, and its place in the plan."""
+    """A cell, the reason why it will not run (None if it will), and its index in the plan."""
 
     cell: Cell
     skip_reason: str | None = None
@@ -56,9 +56,9 @@ class PlannedCell:
 
 @dataclass(frozen=True)
 class Plan:
-    """Cells in the order of the scenario, and how often and how long each may run: rounds over all of them go on until
-    each has `trials` (None: without end) or `budget_s` seconds are spent (None: never). `left_out`: which configs of
-    the scenario are not here, though nobody chose, and why."""
+    """Cells in the order of the scenario, with limits. Rounds over all cells continue until each cell has `trials`
+    (None: no limit) or `budget_s` seconds are spent (None: no limit). `left_out` says which configs of the scenario are
+    left out by default, and why."""
 
     scenario: Scenario
     device: Device
@@ -70,13 +70,14 @@ class Plan:
 
     @property
     def key(self) -> str:
-        """A short digest of all cells: two plans with one key measure the same, however often."""
+        """A short digest of all cells. Plans with equal keys measure the same, however often."""
         return hashlib.sha256("".join(sorted(planned.cell.key for planned in self.cells)).encode()).hexdigest()[:16]
 
 
 def make(scenario: Scenario, selection: Selection, device: Device, *, remote: bool = False) -> Plan:
-    """Raises SelectionError or ScenarioError for what does not exist; what exists but cannot run is skipped. `remote`:
-    the device is another machine's, so that what is installed on this one is no reason."""
+    """Return the plan of a selection from a scenario on a device. What does not exist raises SelectionError or
+    ScenarioError; what exists but cannot run is skipped. `remote`: the device is in another machine, so that packages
+    missing here do not matter."""
     scenario = scenario.on(device.kind)
     sizes = scenario.batch_sizes
     batch_sizes = selection.batch_sizes or ((sizes[len(sizes) // 2],) if selection.quick else sizes)
@@ -94,7 +95,7 @@ def make(scenario: Scenario, selection: Selection, device: Device, *, remote: bo
         )
     if selection.host_speed != 1 and kind_of(device.name).simulates is None:
         raise SelectionError(f"--host-speed: {device.name} runs as fast as it does; expected a simulated device")
-    for config in scenario.configs:  # a spelling mistake is the file's error, not a skipped cell
+    for config in scenario.configs:  # a spelling mistake in the file is an error, not a skipped cell
         if wrong := backend_problem(config.backend) or backend(config.backend).RUNGS.problem(config.rungs):
             raise ScenarioError(f"{scenario.path}: config '{config.name}': {wrong}")
     changes = {"target": selection.target, "max_time_s": selection.max_time_s}
@@ -102,7 +103,7 @@ def make(scenario: Scenario, selection: Selection, device: Device, *, remote: bo
     measure = msgspec.convert(scenario.measure, MeasureSettings, from_attributes=True)
     measure = msgspec.structs.replace(measure, **changes)
     configs = select(scenario, selection.configs)
-    configs, left_out = (configs, "") if selection.configs else _of_one_low_precision(configs, device)
+    configs, left_out = (configs, "") if selection.configs else _without_other_precision(configs, device)
     if selection.quick:
         configs = _base_and_best(scenario, configs, device)
     if not remote:
@@ -138,25 +139,28 @@ def make(scenario: Scenario, selection: Selection, device: Device, *, remote: bo
     return Plan(scenario, device, tuple(cells), *_rounds(selection, scenario, device), timeout_s, left_out)
 
 
-def _of_one_low_precision(configs: tuple[Config, ...], device: Device) -> tuple[tuple[Config, ...], str]:
-    """The configs without those in a low precision that the processor emulates, where there is another: bf16 or, where
-    it computes in fp16 alone or in neither, fp16, the talk's. With the words for what is left out."""
+def _without_other_precision(configs: tuple[Config, ...], device: Device) -> tuple[tuple[Config, ...], str]:
+    """Return the configs in only one low precision, with the note on what is left out.
+
+    On a processor that emulates one of bf16 and fp16, the other is kept. If it computes in both, bf16 is kept; if in
+    neither, fp16, which the talk used.
+    """
     lows = [low for low in LOW_PRECISIONS if any(low in config.rungs for config in configs)]
     if not kind_of(device.name).is_host or len(lows) < 2:
         return configs, ""
     emulated = backend(DEFAULT_BACKEND).RUNGS.emulated(lows, device.instructions)
     computed = [low for low in lows if low not in emulated]
-    other, kept = ("fp16", "bf16") if "bf16" in computed else ("bf16", "fp16")
-    why = f"this processor computes in {kept}"
+    other_precision, chosen_precision = ("fp16", "bf16") if "bf16" in computed else ("bf16", "fp16")
+    why = f"this processor computes in {chosen_precision}"
     if not computed:
         why = "this processor computes in neither bf16 nor fp16, so that fp16 shows the rungs and no gain"
-    chosen = tuple(config for config in configs if other not in config.rungs)
-    return chosen, f"{other} is left out: {why}; --config '{other}*' chooses it"
+    chosen = tuple(config for config in configs if other_precision not in config.rungs)
+    return chosen, f"{other_precision} is left out: {why}; --config '{other_precision}*' chooses it"
 
 
 def _base_and_best(scenario: Scenario, configs: tuple[Config, ...], device: Device) -> tuple[Config, ...]:
-    """The first of these configs, and the top of the last ladder that climbs to one of them: where there is one, of
-    which nothing is emulated. Of two configs without a ladder both. Raises SelectionError."""
+    """Return the first of these configs, and the top of the last ladder that ends in one of them, if possible without
+    emulated rungs. Two configs without a ladder are both returned. Raises SelectionError if no ladder qualifies."""
     tops = [ladder[-1] for ladder in scenario.ladders if ladder[-1] in configs[1:]] or [
         *configs[1:][: len(configs) == 2]
     ]
@@ -167,25 +171,26 @@ def _base_and_best(scenario: Scenario, configs: tuple[Config, ...], device: Devi
 
 
 def lacking(machine: str | None) -> tuple[str, ...]:
-    """The rungs whose instructions the processor of a machine lacks, where that is this one."""
-    here, rungs = host_device(), backend(DEFAULT_BACKEND).RUNGS
-    return rungs.emulated(rungs.rungs, here.instructions) if machine == here.machine else ()
+    """Return the rungs whose instructions a machine's processor lacks. Empty for other machines than this one."""
+    processor, rungs = host_device(), backend(DEFAULT_BACKEND).RUNGS
+    return rungs.emulated(rungs.rungs, processor.instructions) if machine == processor.machine else ()
 
 
-def _models(scenario: Scenario, asked: tuple[str, ...] | None) -> tuple[str, ...]:
-    if asked is None:
+def _models(scenario: Scenario, requested: tuple[str, ...] | None) -> tuple[str, ...]:
+    """Return the models to measure: the requested ones, else the scenario's. Raises SelectionError."""
+    if requested is None:
         return scenario.models
-    for name in asked:
+    for name in requested:
         if name not in known_models():
             raise SelectionError(f"--model '{name}': unknown; {hint(name, known_models())}")
     if not any(builds_models(config.backend) for config in scenario.configs):
         raise SelectionError(f"--model: scenario {scenario.name} measures steps of your own, which bring their model")
-    return asked
+    return requested
 
 
 def _rounds(selection: Selection, scenario: Scenario, device: Device) -> tuple[int | None, float | None]:
-    """Trials per cell and the budget in seconds: the command line's; where it names neither, the scenario's; where that
-    does not, as many trials as a comparison takes, within the budget of the kind of device."""
+    """Return the trials per cell and the budget in seconds. The command line takes precedence over the scenario. If
+    neither sets any, it is as many trials as a comparison needs, within the default budget of the kind of device."""
     quick = (QUICK_TRIALS, None) if selection.quick else (None, None)
     measure = scenario.measure
     for trials, budget_s in ((selection.trials, selection.budget_s), quick, (measure.trials, measure.budget_s)):
@@ -195,14 +200,14 @@ def _rounds(selection: Selection, scenario: Scenario, device: Device) -> tuple[i
 
 
 def _input(scenario: Scenario, selection: Selection, config: Config) -> Input:
-    """The source of images that is asked for, else the scenario's; decoded as the scenario says."""
+    """Return the requested source of images, else the scenario's. Decoding is as the scenario says."""
     if selection.input is not None:
         return msgspec.structs.replace(selection.input, hw_decoder_load=scenario.input.hw_decoder_load)
     return scenario.input if builds_models(config.backend) else Input(kind="own")
 
 
 def _train(scenario: Scenario, model: str) -> TrainSettings:
-    """The scenario's settings, at no higher a learning rate than the model trains at."""
+    """Return the scenario's training settings, with the learning rate limited to what the model tolerates."""
     highest = known_models()[model].learning_rate if model in known_models() else math.inf
     rate = min(scenario.train.learning_rate, highest)
     return msgspec.structs.replace(scenario.train, learning_rate=rate)
@@ -215,70 +220,69 @@ def _variant(model: str, variant: str) -> str:
 
 
 def _why_not_many(cell: Cell) -> str | None:
-    """Why a cell that runs on one rank does not on as many as it has."""
+    """Return why a cell that runs on one rank does not run on its number of ranks, or None if it does."""
     if cell.ranks > 1 and kind_of(cell.device).simulates is not None:
         return "what ranks say to each other is not simulated; measure many ranks on real devices"
     return backend(cell.backend).RUNGS.problem_of_many(cell.rungs) if cell.ranks > 1 else None
 
 
 def select(scenario: Scenario, patterns: Iterable[str]) -> tuple[Config, ...]:
-    """The scenario's configs that match any of the names or globs, in the scenario's order; all without a pattern. A
-    name that the scenario does not have, but whose parts are rungs, is a config of its own. Raises SelectionError."""
+    """Return the scenario's configs that match any of the names or globs, in the scenario's order; all without a
+    pattern. A name that is not in the scenario but consists of rungs is a config of its own. Raises SelectionError."""
     patterns = tuple(patterns)
     if not patterns:
         return scenario.configs
     chosen: dict[Config, None] = {}
     for pattern in patterns:
         matching = [config for config in scenario.configs if fnmatch.fnmatchcase(config.name, pattern)]
-        if not matching:  # without the backend's name, where no config of the default one is called so
+        if not matching:  # the name may leave out the backend, if no config of the default backend has it
             matching = [c for c in scenario.configs if fnmatch.fnmatchcase(c.name.rpartition("/")[2], pattern)]
         if not matching:
             matching = [_composed(scenario, pattern)]
         chosen.update(dict.fromkeys(matching))
-    of_scenario = [config for config in scenario.configs if config in chosen]
-    return (*of_scenario, *(config for config in chosen if config not in of_scenario))
+    in_scenario = [config for config in scenario.configs if config in chosen]
+    return (*in_scenario, *(config for config in chosen if config not in in_scenario))
 
 
 def _composed(scenario: Scenario, name: str) -> Config:
-    known = [config.name for config in scenario.configs]
+    """Return the config that a name such as `fp16+dali` describes by its rungs. Raises SelectionError."""
+    names = [config.name for config in scenario.configs]
     if any(mark in name for mark in "*?["):
-        raise SelectionError(f"config '{name}': matches none of {', '.join(known)}")
+        raise SelectionError(f"config '{name}': matches none of {', '.join(names)}")
     backend_name, _, rest = name.rpartition("/")
-    named, _, ablation = rest.partition(":")
-    rungs = tuple(named.split("+"))
-    config = Config(_backend_called(scenario, backend_name, name), rungs)
+    rung_names, _, ablation = rest.partition(":")
+    rungs = tuple(rung_names.split("+"))
+    config = Config(_backend_by_prefix(scenario, backend_name, name), rungs)
     if ablation:
-        known = list(dict.fromkeys(config.ablation for config in scenario.configs if config.ablation))
+        names = list(dict.fromkeys(config.ablation for config in scenario.configs if config.ablation))
         settings = next((config.cudnn for config in scenario.configs if config.ablation == ablation), None)
         if settings is None:
-            there = f"has {', '.join(known)}" if known else "has none"
-            raise SelectionError(f"config '{name}': unknown ablation '{ablation}'; scenario {scenario.name} {there}")
+            has = f"has {', '.join(names)}" if names else "has none"
+            raise SelectionError(f"config '{name}': unknown ablation '{ablation}'; scenario {scenario.name} {has}")
         config = Config(config.backend, rungs, ablation, settings)
     rung_set = backend(config.backend).RUNGS
     if len(rungs) == 1 and rungs[0] not in rung_set:
-        expected = f"expected a config such as {known[-1]}, a glob, or rungs"
-        raise SelectionError(f"config '{name}': unknown; {hint(name, [*known, *rung_set.rungs], expected)}")
-    wrong = rung_set.problem(rungs)
-    if wrong:
+        expected = f"expected a config such as {names[-1]}, a glob, or rungs"
+        raise SelectionError(f"config '{name}': unknown; {hint(name, [*names, *rung_set.rungs], expected)}")
+    if wrong := rung_set.problem(rungs):
         raise SelectionError(f"config '{name}': {wrong}")
     return config
 
 
-def _backend_called(scenario: Scenario, called: str, name: str) -> str:
-    """The backend that a config's name begins with; the scenario's first without one. Raises SelectionError."""
-    there = {config.name.rpartition("/")[0]: config.backend for config in reversed(scenario.configs)}
-    if called in there:
-        return there[called]
-    if not called:
+def _backend_by_prefix(scenario: Scenario, prefix: str, name: str) -> str:
+    """Return the backend for the prefix of a config's name, or the scenario's first. Raises SelectionError."""
+    backends = {config.name.rpartition("/")[0]: config.backend for config in reversed(scenario.configs)}
+    if prefix in backends:
+        return backends[prefix]
+    if not prefix:
         return scenario.configs[0].backend
-    raise SelectionError(
-        f"config '{name}': {backend_problem(called) or f'scenario {scenario.name} has no {called}/ config'}"
-    )
+    reason = backend_problem(prefix) or f"scenario {scenario.name} has no {prefix}/ config"
+    raise SelectionError(f"config '{name}': {reason}")
 
 
 def why_not(config: Config, device: Device, *, remote: bool = False, emulate: bool = False) -> str | None:
-    """Why a config cannot run on the device, with the remedy; None when it can. `remote` as in `make`. `emulate`: it
-    runs though the processor lacks the instructions of a rung."""
+    """Return why a config cannot run on the device, with the remedy, or None if it can. `remote` is as in `make`.
+    `emulate`: it runs even if the processor lacks the instructions of a rung."""
     the_backend = backend(config.backend)
     if device.kind not in the_backend.DEVICES:
         return f"backend {config.backend} does not run on {device.kind}"
@@ -290,26 +294,27 @@ def why_not(config: Config, device: Device, *, remote: bool = False, emulate: bo
         if misfit := package.misfit(device.compute_capability):
             return misfit
     for name in config.rungs:
-        reason = missing(the_backend.RUNGS[name].requires, device, remote=remote)
-        if reason:
+        requires = the_backend.RUNGS[name].requires
+        if reason := missing(requires, device, remote=remote):
             return f"{name}: {reason}"
-        reason = None if emulate else emulation(the_backend.RUNGS[name].requires, device)
-        if reason:
+        if not emulate and (reason := emulation(requires, device)):
             return f"{name}: {reason}; --config {config.name} runs it all the same"
     return None
 
 
 def refuse(device: Device, backends: Iterable[str]) -> None:
-    """Raises SelectionError where what is installed serves the device for none of the backends, though it is there."""
+    """Raise SelectionError if the installed packages of all these backends do not fit the device."""
     packages = [backend(name).DEVICES.get(device.kind, ()) for name in dict.fromkeys(backends)]
-    misfits = [next(filter(None, (one.misfit(device.compute_capability) for one in those)), None) for those in packages]
+    misfits = [
+        next(filter(None, (package.misfit(device.compute_capability) for package in group)), None) for group in packages
+    ]
     if misfits and all(misfits):
         raise SelectionError(f"--device {device.name} ({device.title}): {misfits[0]}; --device cpu works")
 
 
 def emulation(requires: Requires, device: Device) -> str | None:
-    """Why a rung with these requirements is so slow on the device, though it runs, that it is not run unasked; None
-    where it is not."""
+    """Return why a rung with these requirements is emulated on the device, too slowly to run by default, or None if it
+    is not."""
     needed = requires.instructions
     if needed is None or needed.optional or not requires.is_emulated(device.instructions):
         return None
@@ -317,7 +322,7 @@ def emulation(requires: Requires, device: Device) -> str | None:
 
 
 def missing(requires: Requires, device: Device, *, remote: bool = False) -> str | None:
-    """The first requirement that this device or installation (unless `remote`) does not meet."""
+    """Return the first requirement that the device or (unless `remote`) this installation does not meet, or None."""
     program = kind_of(device.name).simulates or device.kind
     if requires.devices is not None and program not in requires.devices:
         return f"needs {' or '.join(sorted(requires.devices))}"
@@ -332,8 +337,8 @@ def missing(requires: Requires, device: Device, *, remote: bool = False) -> str 
 
 
 def plan_of(chosen: Selection, *, remote: bool = False, first: bool = False) -> Plan:
-    """The scenario's cells on the device; without a name, the default scenario of that. `remote` as in `make`. `first`:
-    of the scenario's batch sizes the first alone. Raises SelectionError or ScenarioError."""
+    """Return the plan of a selection, with the device's default scenario if none is named. `remote` is as in `make`.
+    `first`: only the first of the scenario's batch sizes. Raises SelectionError or ScenarioError."""
     loaded = load(chosen.scenario) if chosen.scenario else None
     target = device_for(chosen.device, [config.backend for config in loaded.configs] if loaded else None)
     loaded = loaded or load("cpu" if target.kind == "cpu" else "naruse2018")
@@ -343,18 +348,19 @@ def plan_of(chosen: Selection, *, remote: bool = False, first: bool = False) -> 
 
 
 def advisable(summary: CellSummary) -> Callable[[Sequence[str]], str | None]:
-    """A function that says why a list of rungs is no config on the cell's device, or None where it is one. The packages
-    of this machine do not matter: the results may be another's. Of a backend that is not ours only measured configs are
-    known to be possible."""
+    """Return a function that says why a list of rungs is no config on the cell's device, or None if it is one.
+
+    Packages of this machine do not matter, since the results may come from another. For a backend that is not ours,
+    only measured configs are known to work.
+    """
     if not builds_models(summary.cell.backend):
         return lambda _: "nothing is known of its backend's rungs"
     rung_set = backend(summary.cell.backend).RUNGS
     gpu = summary.environment.gpu if summary.environment else None
     capability = gpu.compute_capability if gpu else None
-    # Another machine's processor may have any instructions: what would need some is not advised.
-    instructions = (
-        host_device().instructions or frozenset() if summary.machine == host_device().machine else frozenset()
-    )
+    # The instructions of another machine's processor are unknown: rungs that need some are not advised.
+    host = host_device()
+    instructions = (host.instructions if summary.machine == host.machine else None) or frozenset()
     device = Device(summary.cell.device, "", 0, capability)
     on_host = kind_of(device.name).is_host
     emulated = summary.environment.emulated if summary.environment else ()

@@ -1,12 +1,13 @@
-"""The parts of steps that were not run, on this machine and on cards that are not here: told once, and kept.
+"""Predicts the parts of steps that were not run, on this machine and on GPUs that are not here, and caches them.
 
-A cell that computes on the host is rehearsed in a process of its own (`tcbench.engine.measure.rehearsal`). One on a
-GPU, or on a model of one, is traced, and its works have the times of the table
-(`tcbench.engine.accelerators.attained`). `tcbench.core.step_time` makes a step of the parts.
+A cell that computes on the host is rehearsed in a separate process (`tcbench.engine.measure.rehearsal`). A cell on a
+real or modelled GPU is traced, and its works get their times from the table (`tcbench.engine.accelerators.attained`).
+`tcbench.core.step_time` combines the parts to a step.
 """
 
 import contextlib
 import functools
+import itertools
 import logging
 import platform
 import sys
@@ -36,112 +37,115 @@ from tcbench.run.worker_launch import python_module, worker_environment
 _LOG = logging.getLogger(__name__)
 
 TIMES = "step-times-v1"
-"""Names the form of kept parts."""
+"""The version of the form of cached parts."""
 _REHEARSES = ("engine/feeds", "engine/measure")
-"""What a rehearsal runs through beside what a trace does."""
+"""Packages that run during a rehearsal, in addition to those of a trace."""
 PREPARING_S = 40e-6
-"""What a launch that the program binds anew takes a host beside the driver: 35 to 50 microseconds in place on a Xeon of
-2023. Only proportions of it are used."""
+"""Host time to prepare a launch that the program sets up anew, without the driver's part: measured as 35 to 50
+microseconds on a Xeon of 2023. Only ratios of it are used."""
 _STAGE, _LIMIT_S = "timing what steps launch", 3600.0
 
 
-def kept(cells: Iterable[Cell]) -> dict[Cell, StepTime]:
-    """The parts of those cells that are known already."""
-    known, parts = Cache(cache.folder(TIMES)), dict[Cell, StepTime]()
+def cached_parts(cells: Iterable[Cell]) -> dict[Cell, StepTime]:
+    """Return the parts of the cells' steps that are in the cache. Entries of another form count as missing."""
+    entries, parts = Cache(cache.folder(TIMES)), dict[Cell, StepTime]()
     for cell in filter(runs_on_host, cells):
-        # What is not understood counts as missing.
-        if (entry := known.get(_key(cell))) is not None:
+        if (entry := entries.get(_key(cell))) is not None:
             with contextlib.suppress(msgspec.ValidationError):
                 parts[cell] = msgspec.convert(entry.content, StepTime)
     return parts
 
 
 def foreseen(plan: Plan) -> dict[Cell, float]:
-    """Seconds of a step of those cells of a plan, as far as they are kept."""
+    """Return the predicted seconds of a step for the cells of a plan whose parts are in the cache."""
     if not cache.folder(TIMES).exists():
         return {}
-    return {cell: parts.step_s for cell, parts in kept(planned.cell for planned in plan.cells).items()}
+    return {cell: parts.step_s for cell, parts in cached_parts(planned.cell for planned in plan.cells).items()}
 
 
 def predict(cells: Iterable[Cell], *, fresh: bool, progress: Progress) -> dict[Cell, StepTimeOrReason]:
-    """The parts of each cell's step on this machine's processor, from the cache or timed now; or why they are not
-    known. Each answer is kept as it comes: interrupted, the same call goes on from there. What was timed while others
-    had the processors is not: it would be wrong as long as it is kept."""
-    asked = list(dict.fromkeys(cells))
-    told: dict[Cell, StepTimeOrReason] = dict(() if fresh else kept(asked))
-    left = [cell for cell in asked if cell not in told]
-    progress(_STAGE, len(told), len(asked))
-    known, lost = Cache(cache.folder(TIMES)), list[float]()
-    for cell, answer in _rehearsed(left):
-        told[cell] = answer or "nothing is known of it"
+    """Return the parts of each cell's step on this machine's processor, from the cache or timed now, or why they are
+    not known.
+
+    Each answer is cached at once, so that the same call resumes after an interruption. Steps that were timed while the
+    machine was busy are not cached.
+    """
+    cells = list(dict.fromkeys(cells))
+    answers: dict[Cell, StepTimeOrReason] = dict(() if fresh else cached_parts(cells))
+    missing = [cell for cell in cells if cell not in answers]
+    progress(_STAGE, len(answers), len(cells))
+    entries, lost = Cache(cache.folder(TIMES)), list[float]()
+    for cell, answer in _rehearsed(missing):
+        answers[cell] = answer or "nothing is known of it"
         if isinstance(answer, StepTime):
             if answer.lost < BUSY:
-                known.put(_key(cell), Entry(msgspec.to_builtins(answer)))
+                entries.put(_key(cell), Entry(msgspec.to_builtins(answer)))
             lost.append(answer.lost)
-        progress(_STAGE, len(told), len(asked))
+        progress(_STAGE, len(answers), len(cells))
     if busy := [share for share in lost if share >= BUSY]:
         _LOG.warning(
             "busy machine: others had up to %.0f%% of the processor time while %d of %d steps were timed; what is "
             "expected of these is too slow, and is not kept",
             *(100 * max(busy), len(busy), len(lost)),
         )
-    return {cell: told[cell] for cell in asked}
+    return {cell: answers[cell] for cell in cells}
 
 
 def _rehearsed(cells: Sequence[Cell]) -> Iterable[tuple[Cell, StepTimeOrReason]]:
-    """Each cell's answer: those with the same number of threads in one process, which libraries tell it as they are
-    imported."""
+    """Yield each cell with its parts. Cells with the same number of threads share a process, since libraries read the
+    number at import."""
     for threads in dict.fromkeys(cell.threads for cell in cells):
-        alike = [cell for cell in cells if cell.threads == threads]
-        # What a step launches is timed in full for the first of those that launch the same.
+        waiting = [cell for cell in cells if cell.threads == threads]
+        # Cells that launch the same works share their times, so they are rehearsed together.
         worker = Worker(
             lambda pipe: python_module(sys.executable, "tcbench.engine.measure.rehearsal", str(pipe)),
-            msgspec.json.encode(alike),
+            msgspec.json.encode(waiting),
             msgspec.json.Decoder(StepTimeOrReason).decode,
             timeout_s=_LIMIT_S,
-            environment=worker_environment(alike[0]),
+            environment=worker_environment(waiting[0]),
         )
         try:
-            while alike:
+            while waiting:
                 for _, answer in process.receive([worker]):
                     if isinstance(answer, Fault):
-                        yield from ((cell, answer.reason) for cell in alike)
-                        alike = []
+                        yield from ((cell, answer.reason) for cell in waiting)
+                        waiting = []
                         break
-                    yield alike.pop(0), answer
+                    yield waiting.pop(0), answer
         finally:
-            worker.end(patiently=not alike)
+            worker.end(patiently=not waiting)
 
 
 def _was_here(environment: Environment | None) -> bool:
-    """Whether this code, on this very machine, is what was measured: machines of one name may differ."""
+    """Return whether the results were measured by this code on this very machine. The machine's name is not enough."""
     if environment is None or environment.machine != host_device().machine:
         return False
     if environment.processor not in ("", machine.processor()):
         return False
     facts = platform.release(), machine.memory_bytes(), tcbench.__version__, machine.commit(), machine.sources()
-    of = environment
-    return facts == (of.kernel, of.memory_bytes, of.tcbench, of.commit, of.sources)
+    names = ("kernel", "memory_bytes", "tcbench", "commit", "sources")
+    return facts == tuple(getattr(environment, name) for name in names)
 
 
 def _key(cell: Cell) -> Key:
-    """Everything that decides the parts: the cell without what a rehearsal does not read, the machine, the program."""
+    """Return the cache key of a cell's parts: the cell without settings that a rehearsal ignores, the machine, and the
+    program."""
     same = msgspec.structs.replace(
         cell, scenario="", config="+".join(cell.rungs), seed=0, measure=MeasureSettings(), base=None
     )
-    here = host_device()
+    device = host_device()
     return {
         "cell": same.key,
-        "machine": here.machine,
+        "machine": device.machine,
         "processor": machine.processor(),
-        "library": kind_of(here.name).library() or "",
+        "library": kind_of(device.name).library() or "",
         "packages": _versions(cell.backend),
         "program": program(_REHEARSES),
     }
 
 
 def _can_be_rehearsed(cell: Cell) -> bool:
-    """Whether its backend is ours, and what its rungs need is installed."""
+    """Return whether the cell's backend is ours and its rungs' packages are installed."""
     if not builds_models(cell.backend):
         return False
     rungs = backend(cell.backend).RUNGS
@@ -151,50 +155,58 @@ def _can_be_rehearsed(cell: Cell) -> bool:
 
 @functools.cache
 def _versions(name: str) -> str:
-    """Of the packages of a backend of ours; of no other, whose module would be imported to tell them."""
+    """Return the versions of a backend's packages, in one text. Empty for a backend that is not ours, whose module
+    would have to be imported."""
     packages = backend(name).PACKAGES if builds_models(name) else ()
     return " ".join(f"{package} {version}" for package, version in machine.versions(packages).items())
 
 
-# -- of the configs that could be tried beside measured ones ---------------------------------------------------------
+# -- configs that could be tried in addition to measured ones --------------------------------------------------------
 
 
-def explained(records: Iterable[Record], *, processes: int, progress: Progress) -> tuple[Explanation, ...]:
-    """What holds cells back and what could be tried, with what the model expects of it. Parts of steps are told for
-    those cells of which the same results know nothing faster, and of all others taken where they are kept. No
-    `processes`: only what is kept."""
+def explain_with_predictions(
+    records: Iterable[Record], *, processes: int, progress: Progress
+) -> tuple[Explanation, ...]:
+    """Return the explanations of cells, with the rates that the step-time model predicts for configs that could be
+    tried.
+
+    Steps are predicted for those cells for which no measured config is surely faster; for the others, cached parts are
+    used. With 0 `processes`, only cached parts are used.
+    """
     records = tuple(records)
-    asked: dict[Cell, CellSummary] = {}
-    at_once: dict[Cell, set[Cell]] = {}
-    for e in explain(records, advisable):
-        if e.bottleneck is not None:
-            own = e.summary.cell
-            others = {with_rungs(own, gain.rungs): gain for gain in e.gains}
-            asked |= dict.fromkeys([own, *others], e.summary)
-            if e.advice is None or e.advice.ratio is None:
-                at_once[own] = {cell for cell, gain in others.items() if gain.ratio is None}
-    here = [cell for cell, summary in asked.items() if runs_on_host(cell) and _was_here(summary.environment)]
-    by_host = [cell for cell in here if _can_be_rehearsed(cell)]
-    parts = kept(by_host)
+    summaries: dict[Cell, CellSummary] = {}
+    to_predict: dict[Cell, set[Cell]] = {}  # measured cells with the configs that could be tried in their place
+    for explanation in explain(records, advisable):
+        if explanation.bottleneck is not None:
+            cell = explanation.summary.cell
+            candidates = {with_rungs(cell, gain.rungs): gain for gain in explanation.gains}
+            summaries |= dict.fromkeys([cell, *candidates], explanation.summary)
+            if explanation.advice is None or explanation.advice.ratio is None:
+                to_predict[cell] = {candidate for candidate, gain in candidates.items() if gain.ratio is None}
+    on_host = [cell for cell, summary in summaries.items() if runs_on_host(cell) and _was_here(summary.environment)]
+    to_rehearse = [cell for cell in on_host if _can_be_rehearsed(cell)]
+    parts = cached_parts(to_rehearse)
     if processes:
-        # What others are set beside is rehearsed with them: parts of another moment are of another load.
-        left = {own: (others & {*by_host}) - parts.keys() for own, others in at_once.items()}
-        new = {cell for own, others in left.items() if others or own not in parts for cell in (own, *others)}
-        told = predict([cell for cell in by_host if cell in new], fresh=True, progress=progress)
-        parts |= {cell: answer for cell, answer in told.items() if isinstance(answer, StepTime)}
-    by_name = {cell: card_of(summary) for cell, summary in asked.items() if cell not in here and cell.ranks == 1}
-    for card in dict.fromkeys(filter(None, by_name.values())):
-        on_card = [cell for cell, its in by_name.items() if its == card]
+        # A measured cell is rehearsed together with its candidates, so that all are timed under the same load.
+        missing = {cell: (unmeasured & {*to_rehearse}) - parts.keys() for cell, unmeasured in to_predict.items()}
+        together = ((cell, *unmeasured) for cell, unmeasured in missing.items() if unmeasured or cell not in parts)
+        new = {*itertools.chain.from_iterable(together)}
+        answers = predict([cell for cell in to_rehearse if cell in new], fresh=True, progress=progress)
+        parts |= {cell: answer for cell, answer in answers.items() if isinstance(answer, StepTime)}
+    cards = {cell: card_of(summary) for cell, summary in summaries.items() if cell not in on_host and cell.ranks == 1}
+    wanted_cells = to_predict.keys() | set[Cell]().union(*to_predict.values())
+    for card in dict.fromkeys(filter(None, cards.values())):
+        on_card = [cell for cell, cell_card in cards.items() if cell_card == card]
         parts |= by_table(on_card, card, processes=0, progress=progress)
         if processes:
-            at_all = at_once.keys() | set[Cell]().union(*at_once.values())
-            new_on_card = [cell for cell in on_card if cell in at_all and cell not in parts]
+            new_on_card = [cell for cell in on_card if cell in wanted_cells and cell not in parts]
             parts |= by_table(new_on_card, card, processes=processes, progress=progress)
     return explain(records, advisable, parts)
 
 
 def by_table(cells: Sequence[Cell], card: GpuFile, *, processes: int, progress: Progress) -> dict[Cell, StepTime]:
-    """The parts of those cells' steps on a card that can be traced."""
+    """Return the parts of the cells' steps on a GPU, for those that can be traced. Times come from the table of
+    attained rates."""
     driver_s = attained(card).driver_s["kernel"]
     demands = trace_all(cells, card.properties(), fresh=False, processes=processes, progress=progress) if cells else {}
     return {

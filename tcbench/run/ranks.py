@@ -1,6 +1,5 @@
-"""The ranks of one trial: started by a launcher, followed over a connection of each (`tcbench.rank` is the other end),
-and their results put together; or which rank is to blame.
-"""
+"""Runs the ranks of one trial: a launcher starts them, each connects to this process (`tcbench.rank` is the other end),
+and their results are combined. If they hang, it finds the rank to blame."""
 
 from __future__ import annotations
 
@@ -30,18 +29,19 @@ from tcbench.run.launcher import Launcher
 from tcbench.run.worker_launch import Launch, worker_environment
 
 _JOIN_S = 60.0
-"""Seconds in which all ranks must have come."""
+"""Seconds within which all ranks must connect."""
 
 _DUMP_S = 2.0
-"""Seconds in which a rank says where it stands; one that computes does so at once."""
+"""Seconds to wait for the stacks of ranks. A rank that computes sends its stack at once."""
 
 _GATHERING = re.compile(r"\b(allreduce|Allreduce|bcast|barrier|Barrier)\b")
 """Functions in which a rank waits for the others."""
 
 
 class RankWorkers:
-    """Many processes at work on one cell, started by a launcher; as `tcbench.core.process.Worker`. `command` makes a
-    rank's command line from the address that it calls. Raises OSError where the launcher cannot be started."""
+    """The processes that work together on one cell, with the interface of `tcbench.core.process.Worker`. `command`
+    returns a rank's command line for the address that it connects to. Raises OSError if the launcher cannot be
+    started."""
 
     def __init__(
         self,
@@ -60,7 +60,7 @@ class RankWorkers:
         self._deadline, self._join_by = start + timeout_s, start + min(timeout_s, _JOIN_S)
         self._connections: dict[int, _Connection] = {}
         self._done: dict[int, Finished] = {}
-        self._folder = _folder_of_a_socket()
+        self._folder = _socket_folder()
         self._ended: Ended | None = None
         self._poll = select.epoll()
         self._listening = socket.socket(socket.AF_UNIX if launcher.is_local else socket.AF_INET)
@@ -82,8 +82,8 @@ class RankWorkers:
         self._poll.register(self._process, select.EPOLLIN)
 
     def _listen(self) -> tuple[str, bytes]:
-        """The address at which ranks are listened for, and what they must say first: on one host only this user can
-        reach it."""
+        """Listen for ranks, and return the address and the secret that they must send first. With all ranks on this
+        host, a socket that only this user can reach needs no secret."""
         path = str(self._folder / _SOCKET)
         self._listening.bind(path if self._launcher.is_local else ("", 0))
         self._listening.listen(self._ranks)
@@ -95,7 +95,7 @@ class RankWorkers:
 
     @property
     def pid(self) -> int:
-        """The launcher's; ranks on other hosts do not descend from it."""
+        """The launcher's process id. Ranks on other hosts are not its descendants."""
         return self._process.pid
 
     def fileno(self) -> int:
@@ -103,26 +103,30 @@ class RankWorkers:
 
     @property
     def remaining_s(self) -> float:
-        """Seconds until they have taken too long; to come, as long as some are missing."""
-        by = self._deadline if self.are_there else min(self._deadline, self._join_by)
-        return by - time.monotonic()
+        """Seconds until the timeout: the one for connecting while ranks are missing, else the trial's."""
+        deadline = self._deadline if self.all_joined else min(self._deadline, self._join_by)
+        return deadline - time.monotonic()
 
     @property
-    def are_there(self) -> bool:
+    def all_joined(self) -> bool:
+        """Whether all ranks have connected."""
         return len(self._joined) == self._ranks
 
     @property
     def cores(self) -> int:
-        """The fewest processors that one of those that have come is bound to; 0 where one is not."""
-        return min(len(one.joined.cores) for one in self._connections.values() if one.joined is not None)
+        """The smallest number of processors to which a connected rank is bound; 0 if one is not bound."""
+        return min(len(joined.cores) for _, joined in self._joined.values())
 
     @property
-    def _joined(self) -> dict[int, _Connection]:
-        return {one.joined.rank: one for one in self._connections.values() if one.joined is not None}
+    def _joined(self) -> dict[int, tuple[_Connection, Joined]]:
+        """The connections that have joined, by rank, each with its introduction."""
+        connections = self._connections.values()
+        return {c.joined.rank: (c, c.joined) for c in connections if c.joined is not None}
 
     def receive(self) -> Iterator[Message | Fault]:
-        """Rank 0's messages, and at last one of all ranks; waits for some. A Fault is the last; all have ended then."""
-        # In the order in which they became ready: of ranks that ended, the first is the one that took the others along.
+        """Wait for messages, and yield those of rank 0, with one for all ranks at the end. After a Fault, all ranks
+        have ended."""
+        # In the order in which they became ready: the first rank that ended is the cause of the others' end.
         for descriptor, _ in self._poll.poll():
             if descriptor == self._listening.fileno():
                 self._accept()
@@ -131,17 +135,19 @@ class RankWorkers:
                 yield Fault("crashed", f"the launcher ended before its ranks: {_gist(ended)}", ended)
                 return
             elif (connection := self._connections.get(descriptor)) is not None:
-                for message in self._of(connection):
+                for message in self._messages(connection):
                     yield message
                     if isinstance(message, Fault | Finished):
                         return
 
     def _accept(self) -> None:
+        """Accept the connection of a rank."""
         connection = _Connection(self._listening.accept()[0], self._secret)
         self._connections[connection.fileno()] = connection
         self._poll.register(connection, select.EPOLLIN)
 
-    def _of(self, connection: _Connection) -> Iterator[Message | Fault]:
+    def _messages(self, connection: _Connection) -> Iterator[Message | Fault]:
+        """Handle what a connection has sent, and yield the messages to pass on."""
         try:
             received = connection.receive()
         except ConnectionError:
@@ -160,19 +166,20 @@ class RankWorkers:
                     return
             elif isinstance(message, Finished):
                 if message.status != "ok":
-                    self.end()  # the others would wait for this one
+                    self.end()  # the other ranks would wait for this one
                     yield Finished(message.status, f"{connection}: {message.reason}", None, message.environment)
                     return
                 assert connection.joined is not None
                 self._done[connection.joined.rank] = message
                 if len(self._done) == self._ranks:
-                    yield self._together()
+                    yield self._combined()
                     return
             elif connection.joined is not None and connection.joined.rank == 0:
                 yield message
 
     def _join(self, connection: _Connection, joined: Joined) -> Fault | None:
-        """Take a rank in; when all are there, give them their job."""
+        """Add a rank. When all have joined, send them their job. Returns a fault if the launcher started another number
+        of ranks."""
         if joined.size != self._ranks:
             reason = (
                 f"the launcher started ranks that know of {joined.size}, not of {self._ranks}: it belongs to another "
@@ -180,76 +187,76 @@ class RankWorkers:
             )
             return Fault("crashed", reason, self.end())
         connection.joined = joined
-        if self.are_there:
-            for one in self._joined.values():
-                with contextlib.suppress(OSError):  # it has ended since; so its connection says next
-                    one.send(self._job + b"\n")
+        if self.all_joined:
+            for member, _ in self._joined.values():
+                with contextlib.suppress(OSError):  # it ended meanwhile, which its connection will show
+                    member.send(self._job + b"\n")
         return None
 
     def _lost(self, connection: _Connection) -> Iterator[Fault]:
-        """A connection has ended: that of a rank with its result is through, any other one's rank is gone."""
+        """Handle the end of a connection. A rank that had not sent its result is gone, which is a fault."""
         self._poll.unregister(connection)
         joined = connection.joined
-        if joined is None:  # whoever that was
+        if joined is None:  # it never introduced itself
             del self._connections[connection.fileno()]
             connection.close()
         elif joined.rank not in self._done:
-            ended = self.end(patiently=True)  # the launcher says what became of it
+            ended = self.end(patiently=True)  # the launcher's output says why the rank ended
             number = _signal_of(joined.rank, ended.log or "")
             name = f" ({signal.Signals(number).name})" if number in set(signal.Signals) else ""
             how = f"was killed by signal {number}{name}" if number else "ended without a result"
             killed = str(connection) if number in (None, signal.SIGKILL) else None
             yield Fault("crashed", f"{connection} {how}", ended, killed)
 
-    def _together(self) -> Finished:
-        """All ranks' results as one: that of the one whose timed pass took longest, with a part of each, and the
-        environment of rank 0 with the hosts of all."""
-        finished = [self._done[rank] for rank in range(self._ranks)]
-        measurements = [one.measurement for one in finished if one.measurement is not None]
-        slowest = max(measurements, key=lambda one: sum(one.step_times_s))
-        measurement = msgspec.structs.replace(slowest, ranks=tuple(part for one in measurements for part in one.ranks))
-        environments = [one.environment for one in finished if one.environment is not None]
-        ranks = [one.ranks for one in environments if one.ranks is not None]
-        hosts = tuple(dict.fromkeys(host for one in ranks for host in one.hosts))
-        together = msgspec.structs.replace(ranks[0], launcher=str(self._launcher), hosts=hosts) if ranks else None
-        environment = msgspec.structs.replace(environments[0], ranks=together) if environments else None
-        return Finished("ok", None, measurement, environment)
+    def _combined(self) -> Finished:
+        """Return all ranks' results as one: the measurement of the rank with the longest timed pass, with the parts of
+        all ranks, and the environment of rank 0 with the hosts of all."""
+        results = [self._done[rank] for rank in range(self._ranks)]
+        measurements = [result.measurement for result in results if result.measurement is not None]
+        slowest = max(measurements, key=lambda measured: sum(measured.step_times_s))
+        parts = tuple(part for measured in measurements for part in measured.ranks)
+        environments = [result.environment for result in results if result.environment is not None]
+        ranks = [environment.ranks for environment in environments if environment.ranks is not None]
+        hosts = tuple(dict.fromkeys(host for rank in ranks for host in rank.hosts))
+        combined = msgspec.structs.replace(ranks[0], launcher=str(self._launcher), hosts=hosts) if ranks else None
+        environment = msgspec.structs.replace(environments[0], ranks=combined) if environments else None
+        return Finished("ok", None, msgspec.structs.replace(slowest, ranks=parts), environment)
 
     def time_out(self) -> Fault:
-        """End them because they have taken too long; says which rank the others wait for, as far as they tell."""
+        """End the ranks because they have taken too long, and return a fault that names the rank for which the others
+        wait, if known."""
         joined = self._joined
         if len(joined) < self._ranks:
             came = f"{len(joined)} of {self._ranks} ranks came within {min(self._timeout_s, _JOIN_S):g} s"
             ended = self.end()
-            said = f": {_gist(ended)}" if ended.log else ""
-            return Fault("crashed", f"{came}{said}", ended)
+            reason = f": {_gist(ended)}" if ended.log else ""
+            return Fault("crashed", f"{came}{reason}", ended)
         blame, stacks = self._blame(joined)
         ended = self.end()
         log = "\n\n".join(filter(None, [ended.log, *stacks]))
         reason = f"no result after {self._timeout_s:g} s (--timeout): {blame}"
         return Fault("timeout", reason, Ended(ended.code, log or None))
 
-    def _blame(self, joined: Mapping[int, _Connection]) -> tuple[str, list[str]]:
-        """The rank that holds up the others, in words, and the stack of each that answers."""
-        here = socket.gethostname()
-        asked = {rank: one for rank, one in joined.items() if one.joined and one.joined.host == here}
-        for one in asked.values():
-            assert one.joined is not None
+    def _blame(self, joined: Mapping[int, tuple[_Connection, Joined]]) -> tuple[str, list[str]]:
+        """Return in words which rank the others wait for, and the stack of each rank of this host that answers."""
+        host = socket.gethostname()
+        local = {rank: connection for rank, (connection, member) in joined.items() if member.host == host}
+        for rank in local:
             with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.kill(one.joined.pid, signal.SIGUSR1)  # the rank's stack, on its connection (faulthandler)
-        until = time.monotonic() + _DUMP_S
+                os.kill(joined[rank][1].pid, signal.SIGUSR1)  # faulthandler sends the rank's stack on its connection
+        deadline = time.monotonic() + _DUMP_S
         stacks: dict[int, str] = {}
-        while (left := until - time.monotonic()) > 0:
-            ready = {descriptor for descriptor, _ in self._poll.poll(min(left, _DUMP_S / 8))}
-            if not ready and len(stacks) == len(asked):  # all have said it, to the end
+        while (remaining_s := deadline - time.monotonic()) > 0:
+            ready = {descriptor for descriptor, _ in self._poll.poll(min(remaining_s, _DUMP_S / 8))}
+            if not ready and len(stacks) == len(local):  # all stacks are complete
                 break
-            for rank, one in asked.items():
-                if one.fileno() in ready:
+            for rank, connection in local.items():
+                if connection.fileno() in ready:
                     with contextlib.suppress(OSError):
-                        stacks[rank] = stacks.get(rank, "") + one.raw()
-        silent = [str(asked[rank]) for rank in sorted(asked.keys() - stacks.keys())]
-        busy = [str(asked[rank]) for rank, stack in sorted(stacks.items()) if not _GATHERING.search(stack)]
-        texts = [f"{asked[rank]} stood at:\n{stack.strip()}" for rank, stack in sorted(stacks.items())]
+                        stacks[rank] = stacks.get(rank, "") + connection.receive_text()
+        silent = [str(local[rank]) for rank in sorted(local.keys() - stacks.keys())]
+        busy = [str(local[rank]) for rank, stack in sorted(stacks.items()) if not _GATHERING.search(stack)]
+        texts = [f"{local[rank]} stood at:\n{stack.strip()}" for rank, stack in sorted(stacks.items())]
         if silent:
             return f"{' and '.join(silent)} did not answer", texts
         if busy and len(busy) < len(joined):
@@ -274,11 +281,11 @@ class RankWorkers:
 
 _SOCKET = "ranks"
 _LONGEST_ADDRESS = 107
-"""Bytes of a socket's path that Linux takes (unix(7))."""
+"""The longest path of a socket in bytes, on Linux (unix(7))."""
 
 
-def _folder_of_a_socket() -> Path:
-    """Make a folder for temporary files whose path leaves room for that of a socket in it. Raises OSError."""
+def _socket_folder() -> Path:
+    """Make a temporary folder whose path is short enough for a socket in it. Raises OSError."""
     for parent in (tempfile.gettempdir(), "/tmp", "/dev/shm"):
         with contextlib.suppress(OSError):
             folder = Path(tempfile.mkdtemp(prefix="tcbench-ranks-", dir=parent))
@@ -289,7 +296,7 @@ def _folder_of_a_socket() -> Path:
 
 
 class _Connection:
-    """The connection of one rank; of nobody until it has joined."""
+    """The connection of one rank. It belongs to nobody until the rank has joined."""
 
     def __init__(self, connection: socket.socket, secret: bytes) -> None:
         self._socket = connection
@@ -304,7 +311,7 @@ class _Connection:
         return self._socket.fileno()
 
     def receive(self) -> list[Message] | None:
-        """The messages that have come; None at the end. Raises ValueError for anything else."""
+        """Return the messages that have arrived, or None at the end. Raises ValueError for anything else."""
         chunk = self._socket.recv(1 << 16)
         if not chunk:
             return None
@@ -315,8 +322,8 @@ class _Connection:
             self._secret = None
         return [messages.decode(line) for line in lines]
 
-    def raw(self) -> str:
-        """All that has come, message or not."""
+    def receive_text(self) -> str:
+        """Return everything that has arrived as text, whether messages or not."""
         return self._socket.recv(1 << 16).decode(errors="replace")
 
     def send(self, line: bytes) -> None:
@@ -327,27 +334,27 @@ class _Connection:
 
 
 def probe(launcher: Launcher, ranks: int, command: Callable[[str], list[str]], environment: Mapping[str, str]) -> int:
-    """Have the launcher start as many ranks, which only say that they are there; the number of processors that each is
-    bound to, 0 where they are not. Raises SelectionError where they do not all come."""
+    """Start ranks that only connect, and return the number of processors to which each is bound (0: not bound). Raises
+    SelectionError if not all connect."""
     try:
-        asked = RankWorkers(launcher, ranks, b"", command, timeout_s=_JOIN_S, environment=environment)
+        workers = RankWorkers(launcher, ranks, b"", command, timeout_s=_JOIN_S, environment=environment)
     except OSError as error:
         raise SelectionError(f"--launcher {launcher}: cannot be started: {error}") from None
     try:
-        while not asked.are_there:
-            for _, message in process.receive([asked]):
+        while not workers.all_joined:
+            for _, message in process.receive([workers]):
                 if isinstance(message, Fault):
                     raise SelectionError(f"--ranks {ranks}, started by `{launcher}`: {message.reason}")
-        return asked.cores
+        return workers.cores
     finally:
-        asked.end(patiently=True)
+        workers.end(patiently=True)
 
 
 def _signal_of(rank: int, log: str) -> int | None:
-    """The signal that killed a rank, by what its launcher printed: mpirun prints its number, `rank 1 ... on signal 9`,
-    srun its name, `srun: error: HOST: tasks 0-1: Terminated`."""
-    if by := re.search(rf"\brank {rank}\b[^\n]*?\bsignal (\d+)", " ".join(log.split())):
-        return int(by[1])
+    """Return the number of the signal that killed a rank, according to the launcher's output, or None. mpirun prints
+    the number (`rank 1 ... on signal 9`), srun the name (`srun: error: HOST: tasks 0-1: Terminated`)."""
+    if match := re.search(rf"\brank {rank}\b[^\n]*?\bsignal (\d+)", " ".join(log.split())):
+        return int(match[1])
     names = {signal.strsignal(number): number for number in signal.valid_signals()}
     for tasks, name in re.findall(r"(?m)^srun: error: \S+: tasks? ([\d,-]+): (.+?)(?: \(core dumped\))?$", log):
         ranges = re.findall(r"(\d+)(?:-(\d+))?", tasks)
@@ -357,8 +364,8 @@ def _signal_of(rank: int, log: str) -> int | None:
 
 
 def _gist(ended: Ended) -> str:
-    """A launcher's reason on one line: the first sentence that it printed, without the frame that some draw around it;
-    where a rank raised something, that; tracebacks of several mingle."""
+    """Return the launcher's reason on one line: the exception that a rank raised, or else the first sentence of the
+    output, without the frame that some launchers draw around it."""
     raised = re.search(r"(?m)^Traceback[^\n]*\n(?:(?: |Traceback)[^\n]*\n|\n)*(\S[^\n]*)", ended.log or "")
     if raised:
         return raised[1]
@@ -371,9 +378,8 @@ def _gist(ended: Ended) -> str:
 
 
 def probe_largest(launcher: Launcher, cells: Sequence[Cell]) -> int:
-    """Have the launcher start as many ranks as the largest cell has, before anything is measured; the number of
-    processors that each is bound to, 0 where they are not or there is one. Raises SelectionError where they do not
-    come."""
+    """Start as many ranks as the largest cell has, before anything is measured, and return the number of processors to
+    which each is bound (0: not bound, or only one rank). Raises SelectionError if not all connect."""
     cell = max(cells, key=lambda cell: cell.ranks, default=None)
     if cell is not None and cell.ranks > 1:
         return probe(launcher, cell.ranks, Launch().rank_command, worker_environment(cell))

@@ -1,6 +1,5 @@
-"""Runs trials, each in a process of its own, has their device watched meanwhile, and turns every end that a process can
-have into a Record. Two trials of a cell may be there at once and step in turns.
-"""
+"""Runs trials, each in its own process with its device monitored, and turns every way a process can end into a Record.
+Two trials of a cell can run at the same time, taking turns step by step."""
 
 from __future__ import annotations
 
@@ -33,22 +32,28 @@ from tcbench.run.worker_launch import Launch, worker_environment
 _LOG = logging.getLogger(__name__)
 
 Listener = Callable[[Cell, int, Message], None]
-"""Told each message of a trial of a cell."""
+"""A function that receives each message of a trial, with the cell and the trial's number."""
 _MakeRecord = Callable[..., Record]
-"""A Record of which some fields are known, made with the others."""
+"""Returns a Record; some of its fields are already set."""
 
 
 COOLING_S = 5.0
-"""A short pause in which a GPU cools down: NVIDIA's nvbench pauses too before it measures a throttled sample again."""
+"""A short pause to let a GPU cool down. NVIDIA's nvbench also pauses before it repeats a throttled sample."""
 
 
 @dataclass(frozen=True)
 class Runner:
-    """Runs trials one after another. `command` makes the worker's command line from its pipe's number, where it is not
-    the launch's; `watch` begins to watch a cell's device from the trial's start on, where it can be asked; `grace_s` is
-    how long that command may take to end after the worker's last message; `launcher` starts the ranks of a cell that
-    has many; `plan` is the key of the plan whose trials they are. With `cooling_s` a trial whose GPU was slowed down by
-    heat or a lack of power is run once more after so many seconds: the last record of a trial is what counts."""
+    """Runs trials one after another.
+
+    - `command`: returns the worker's command line for the number of its pipe, if not the launch's own.
+    - `listen`: receives the messages of the trials.
+    - `watch`: starts to monitor a cell's device from the trial's start, if it can be monitored.
+    - `grace_s`: how long a worker may take to end after its last message.
+    - `launcher`: starts the ranks of a cell that has many.
+    - `plan`: the key of the plan to which the trials belong.
+    - `cooling_s`: if set, a trial whose GPU was slowed down by heat or lack of power is repeated after this pause. The
+      last record of a trial counts.
+    """
 
     run_id: str
     timeout_s: float
@@ -62,13 +67,13 @@ class Runner:
     cooling_s: float | None = None
 
     def repeats(self, record: Record) -> bool:
-        """Return whether a trial with this record is run once more."""
+        """Return whether a trial with this record is repeated."""
         slowed = record.status == "ok" and record.gpu is not None and bool(record.gpu.slowdowns)
         return self.cooling_s is not None and slowed
 
     def run(self, trials: Iterable[tuple[PlannedCell, int]]) -> Iterator[Record]:
-        """One record per trial, as each ends; two of a trial that is repeated. KeyboardInterrupt ends the running
-        worker and passes through."""
+        """Yield one record per trial as it ends, or two if it is repeated. KeyboardInterrupt ends the running worker
+        and is passed on."""
         for planned, trial in trials:
             if planned.skip_reason is not None:
                 yield self._record(planned, trial)(status="skipped", reason=planned.skip_reason)
@@ -79,23 +84,29 @@ class Runner:
                     yield self._trial(planned, trial)
 
     def _trial(self, planned: PlannedCell, trial: int) -> Record:
+        """Run one trial, and return its record."""
         ((_, record),) = _followed([_Trial(self, planned, trial)])
         return record
 
     def in_turns(self, other: Runner, planned: PlannedCell, trials: tuple[int, int]) -> Iterator[tuple[int, Record]]:
-        """A trial of this runner and one of another, of one cell, whose processes are there at once and step in turns,
-        this one's first: what else the machine does falls on both alike. Their places and records, as they end. Both
-        launches must take turns; the time that both are there counts half for each."""
+        """Run a trial of this runner and one of another at the same time, and yield the index and the record of each as
+        it ends.
+
+        Both measure the same cell, and their processes alternate steps, this one's first, so that other work on the
+        machine affects both equally. Both launches must support taking turns. Time during which both run counts half
+        for each.
+        """
         runners = (self, other)
         running: list[_Trial] = []
-        with _ring(len(runners)) as files, contextlib.ExitStack() as begun:
-            for runner, trial, turns in zip(runners, trials, files, strict=True):
+        with _ring(len(runners)) as pipes, contextlib.ExitStack() as cleanup:
+            for runner, trial, turns in zip(runners, trials, pipes, strict=True):
                 running.append(_Trial(runner, planned, trial, turns, share=len(runners)))
-                begun.callback(running[-1].end)
-            begun.pop_all()
+                cleanup.callback(running[-1].end)
+            cleanup.pop_all()
         yield from _followed(running)
 
     def _record(self, planned: PlannedCell, trial: int) -> _MakeRecord:
+        """Return a function that makes the record of a trial that starts now."""
         now = datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds")
         return partial(
             Record,
@@ -111,9 +122,12 @@ class Runner:
 
 @contextlib.contextmanager
 def _ring(workers: int) -> Iterator[list[tuple[int, int]]]:
-    """For each worker the file descriptors from which it reads that its turn has come, and to which it writes that the
-    next one's has; it is the first one's. They are the workers' alone when the context ends, so that who waits for one
-    that died reads an end."""
+    """Yield the pipes that pass the turn round: for each worker, the descriptor to read its own turn from and the one
+    to write the next worker's to.
+
+    The first worker starts. On exit the parent closes its copies, so that a worker waiting for a dead one reads end of
+    file.
+    """
     pipes = [os.pipe() for _ in range(workers)]
     try:
         os.write(pipes[0][1], messages.YOUR_TURN)
@@ -124,8 +138,8 @@ def _ring(workers: int) -> Iterator[list[tuple[int, int]]]:
 
 
 class _Trial:
-    """A trial that has begun. `turns` are the file descriptors of a worker that takes turns, where it does, with so
-    many others that its part of their time is one of `share`."""
+    """A running trial. `turns` are the file descriptors of a worker that takes turns. `share` workers divide the time,
+    so that each counts 1 / `share` of it."""
 
     def __init__(
         self, runner: Runner, planned: PlannedCell, trial: int, turns: tuple[int, int] | None = None, share: int = 1
@@ -147,6 +161,7 @@ class _Trial:
             raise
 
     def _started(self, turns: tuple[int, int] | None) -> Followed[Message]:
+        """Start the worker, or the ranks of a cell with many."""
         runner, cell = self._runner, self._cell
         environment, job = {**worker_environment(cell), **runner.launch.variables}, msgspec.json.encode(cell)
         self._variables = variables.recorded(environment)
@@ -160,7 +175,7 @@ class _Trial:
         return Worker(runner.command or runner.launch.command, job, messages.decode, **where)
 
     def hear(self, worker: Followed[Message], message: Message | Fault) -> None:
-        """Pass on a message of its worker; the last one, or its fault, decides the record."""
+        """Handle a message of the worker. The last one, or a fault, determines the record."""
         if isinstance(message, Fault):
             log = message.ended.log
             if message.killed and _oom_kills() > self._oom_kills:
@@ -176,7 +191,7 @@ class _Trial:
             self._ends(**msgspec.structs.asdict(message), log=None if message.status == "ok" else log)
 
     def _tell(self, message: Message) -> None:
-        """Pass a message on. Only what a user can mend, and an interrupt, may end a run from there."""
+        """Pass a message to the listener. Only errors that the user can fix, and an interrupt, may end the run."""
         try:
             self._runner.listen(self._cell, self._number, message)
         except TcbenchError:
@@ -185,6 +200,7 @@ class _Trial:
             _LOG.warning("a message of the worker could not be shown: %r", error)
 
     def _ends(self, **end: Any) -> None:
+        """End the trial, and make its record."""
         samples = self.end()
         if end.get("environment") is not None:
             end["environment"] = msgspec.structs.replace(end["environment"], variables=self._variables)
@@ -192,7 +208,8 @@ class _Trial:
         self.record = self._record(**end, duration_s=duration_s, gpu=samples, host=self._timed.load)
 
     def end(self) -> GpuSamples | None:
-        """End its worker, and the watch over its device, which tells what it saw; once."""
+        """End the worker and the monitoring of its device, and return what was monitored. Repeated calls return
+        None."""
         if self.worker is not None:
             self.worker.end()
         watch, self._watch = self._watch, None
@@ -200,24 +217,29 @@ class _Trial:
 
 
 def _followed(trials: Sequence[_Trial]) -> Iterator[tuple[int, Record]]:
-    """The places and records of trials that have begun, as they end."""
-    going = dict(enumerate(trials))
+    """Yield the index and the record of each running trial as it ends."""
+    running = dict(enumerate(trials))
     try:
-        while going:
-            for place, record in [(place, trial.record) for place, trial in going.items() if trial.record is not None]:
-                del going[place]
+        while running:
+            for place, record in [
+                (place, trial.record) for place, trial in running.items() if trial.record is not None
+            ]:
+                del running[place]
                 yield place, record
-            by_worker = {trial.worker: trial for trial in going.values() if trial.worker is not None}
+            by_worker = {trial.worker: trial for trial in running.values() if trial.worker is not None}
             for worker, message in process.receive(list(by_worker)):
                 by_worker[worker].hear(worker, message)
     finally:
-        for trial in going.values():
+        for trial in running.values():
             trial.end()
 
 
 class _TimedPass:
-    """Begin and end of the timed pass in seconds since the trial's start, by the times that its messages were sent at;
-    and the load of the host between them, which ranks leave to the runner to count. Nothing is counted meanwhile."""
+    """The begin and end of the timed pass in seconds since the trial's start, and the load of the host in between.
+
+    Times are those at which messages were sent. Nothing is counted during the pass. Ranks leave counting the load to
+    the runner.
+    """
 
     def __init__(self, start: float) -> None:
         self._start = start
@@ -227,7 +249,7 @@ class _TimedPass:
         self.load: HostLoad | None = None
 
     def hear(self, message: Message, pid: int) -> None:
-        """Take in a message of the process `pid`, or of one that it started."""
+        """Take note of a message from process `pid`, or from a process that it started."""
         if isinstance(message, TimedPassLoad):
             self._before, self.load = None, message.load
         if not isinstance(message, Stepped):
@@ -242,6 +264,7 @@ class _TimedPass:
 
 
 def _oom_kills() -> int:
-    """The number of processes that the kernel has killed for memory since it started; 0 where it does not say."""
+    """Return the number of processes that the kernel has killed for lack of memory since it started, or 0 if
+    unknown."""
     match = re.search(r"(?m)^oom_kill (\d+)$", kernel.text(Path("/proc/vmstat")))
     return int(match[1]) if match else 0

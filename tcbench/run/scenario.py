@@ -1,5 +1,6 @@
-"""A scenario: what to run, as a TOML file (its form is in `tcbench.run.scenario_file`) becomes a frozen Scenario. Knows
-nothing of machines, devices or whether a rung can run here; that is the plan's.
+"""Reads a scenario: what to run, from a TOML file (its form is in `tcbench.run.scenario_file`) to a frozen Scenario.
+
+This module knows nothing of machines and devices, nor whether a rung can run here; the plan does.
 """
 
 from __future__ import annotations
@@ -32,14 +33,15 @@ if TYPE_CHECKING:
 SUFFIX = ".toml"
 
 DEFAULT_MODEL = "resnet50"
+"""The model of a scenario that names none."""
 OWN_MODEL = "own"
-"""In place of a name, where a step of the user's own has none."""
+"""Stands for the model's name if the user's own step has none."""
 
 
 @dataclass(frozen=True)
 class Config:
-    """A named list of rungs. The name is the rungs, joined by '+'; an ablation's name follows after ':', and before
-    them stands, with '/', a backend that is not the default. `cudnn`: an ablation's settings, else None."""
+    """A named list of rungs. The name is the rungs joined by '+', followed by ':' and the ablation if any, and preceded
+    by the backend and '/' if it is not the default. `cudnn`: the settings of an ablation, else None."""
 
     backend: str
     rungs: tuple[str, ...]
@@ -48,15 +50,21 @@ class Config:
 
     @property
     def name(self) -> str:
+        """The config's name, as in records and on the command line."""
         backend = "" if self.backend == DEFAULT_BACKEND else self.backend.partition(":")[0].rpartition(".")[2] + "/"
         return backend + "+".join(self.rungs) + (f":{self.ablation}" if self.ablation else "")
 
 
 @dataclass(frozen=True)
 class Scenario:
-    """A scenario file, checked. `models`: the names that `model` stands for. `ladders`: the configs of each in order,
-    every one adding rungs to the one before. `unit`: what batch sizes count. `base`: the config that factors are over,
-    None where the file names none. `on_cpu` is the scenario as its table [cpu] changes it."""
+    """A checked scenario file.
+
+    - `models`: the names that `model` stands for.
+    - `ladders`: the configs of each ladder in order, each with more rungs than the one before.
+    - `unit`: what batch sizes count.
+    - `base`: the config to which others are compared; None if the file names none.
+    - `on_cpu`: the scenario with the changes of its table [cpu].
+    """
 
     path: Path
     title: str
@@ -79,36 +87,39 @@ class Scenario:
 
     @property
     def batch_sizes(self) -> tuple[int, ...]:
+        """The batch sizes, each once."""
         return tuple(dict.fromkeys(self.measure.batch_sizes))
 
     def on(self, device_kind: str) -> Scenario:
+        """Return the scenario as it applies to a kind of device."""
         return self.on_cpu if device_kind == "cpu" and self.on_cpu is not None else self
 
 
 def shipped() -> dict[str, Path]:
-    """Name and path of each scenario that comes with tcbench, in the installed package or else in the checkout."""
+    """Return the name and path of each scenario that comes with tcbench, in the installed package or else in the
+    checkout."""
     package = Path(tcbench.__file__).parent
     folder = package if (package / "scenarios").is_dir() else package.parent
     return {path.stem: path for path in sorted(folder.glob(f"scenarios/*{SUFFIX}"))}
 
 
 _LARGEST = 2**20
-"""Bytes of a scenario's file."""
+"""The largest allowed size of a scenario file in bytes."""
 
 
 def find(name_or_path: str) -> Path:
-    """The file that a scenario's name or path means. Raises ScenarioError."""
+    """Return the file of a scenario, given by name or path. Raises ScenarioError."""
     if "/" in name_or_path or name_or_path.endswith(SUFFIX):
         return Path(name_or_path)
-    known = shipped()
-    if name_or_path in known:
-        return known[name_or_path]
-    expected = f"expected one of {', '.join(known)}, or a path to a .toml file"
-    raise ScenarioError(f"scenario '{name_or_path}': unknown; {hint(name_or_path, known, expected)}")
+    scenarios = shipped()
+    if name_or_path in scenarios:
+        return scenarios[name_or_path]
+    expected = f"expected one of {', '.join(scenarios)}, or a path to a .toml file"
+    raise ScenarioError(f"scenario '{name_or_path}': unknown; {hint(name_or_path, scenarios, expected)}")
 
 
 def load(name_or_path: str) -> Scenario:
-    """Read and check a scenario by name or path. Raises ScenarioError naming file, key and what was expected."""
+    """Read and check a scenario by name or path. Raises ScenarioError with the file, the key and what was expected."""
     path = find(name_or_path)
     try:
         raw = cleaned(tomllib.loads(files.read(path, _LARGEST).decode()))
@@ -135,12 +146,14 @@ def load(name_or_path: str) -> Scenario:
 
 
 def _changed(raw: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
-    """A scenario with another's keys: tables are merged key by key, anything else is replaced."""
+    """Return a scenario's raw keys with changes: tables are merged key by key, anything else is replaced."""
     both = [key for key, value in changes.items() if isinstance(value, dict) and isinstance(raw.get(key), dict)]
     return {**raw, **changes, **{key: _changed(raw[key], changes[key]) for key in both}}
 
 
 def _checked(path: Path, raw: dict[str, Any], *, inherits_claims: bool = False) -> Scenario:
+    """Return the scenario from its raw keys. `inherits_claims`: its claims were written for the scenario without the
+    changes of [cpu]. Raises ScenarioError."""
     file = scenario_file.read(path, raw)
     models = _models(file)
     _check_model(path, file, models)
@@ -149,7 +162,7 @@ def _checked(path: Path, raw: dict[str, Any], *, inherits_claims: bool = False) 
     ladders = tuple(_ladder(ladder) for ladder in file.ladder)
     _check_once(path, "ladder", [ladder.name for ladder in file.ladder])
     _check_once(path, "ablation", [ablation.name for ablation in file.ablation])
-    singles = [Config(entry.backend, tuple(entry.rungs)) for entry in file.config]
+    singles = [Config(table.backend, tuple(table.rungs)) for table in file.config]
     configs = list(dict.fromkeys([*itertools.chain(*ladders), *singles]))
     for place, config in enumerate(configs):
         if any(config.name == other.name for other in configs[:place]):
@@ -160,9 +173,11 @@ def _checked(path: Path, raw: dict[str, Any], *, inherits_claims: bool = False) 
         raise ScenarioError(f"{path}: ladder: expected at least one [[ladder]] or [[config]]")
     cudnn = _changed_settings(CudnnSettings(), file.cudnn)
     ablations = _ablations(path, file, cudnn)
-    configs = [
-        one for c in configs for one in (c, *(replace(c, ablation=name, cudnn=s) for name, s in ablations.items()))
+    changes: list[dict[str, Any]] = [
+        {},
+        *({"ablation": name, "cudnn": settings} for name, settings in ablations.items()),
     ]
+    configs = [replace(config, **change) for config in configs for change in changes]
     names = [config.name for config in configs]
     return Scenario(
         path=path,
@@ -178,56 +193,61 @@ def _checked(path: Path, raw: dict[str, Any], *, inherits_claims: bool = False) 
 
 
 def _check_once(path: Path, key: str, names: list[str]) -> None:
+    """Raise ScenarioError for a name that is used twice in a list of tables."""
     for place, name in enumerate(names):
         if name in names[:place]:
             raise ScenarioError(f"{path}: {key}[{place}].name: '{name}' is used twice")
 
 
 def _backends(file: File) -> list[str]:
+    """Return the backend of each ladder and config."""
     return [*(table.backend for table in file.ladder), *(table.backend for table in file.config)]
 
 
 def _models(file: File) -> tuple[str, ...]:
+    """Return the names of the models to measure."""
     if file.model.name is None:
         return (DEFAULT_MODEL if any(map(builds_models, _backends(file))) else OWN_MODEL,)
     return (file.model.name,) if isinstance(file.model.name, str) else tuple(dict.fromkeys(file.model.name))
 
 
 def _check_model(path: Path, file: File, models: tuple[str, ...]) -> None:
-    """Raises ScenarioError for models that there are not, a variant that none of them has, or images too small."""
-    unknown = [name for name in models if name not in known_models()]
-    # A step of one's own may be of any model.
+    """Raise ScenarioError for an unknown model, a variant that no model has, or images that are too small."""
+    all_models = known_models()
+    unknown = [name for name in models if name not in all_models]
+    # A step of the user's own may train any model.
     if unknown and any(map(builds_models, _backends(file))):
-        raise ScenarioError(f"{path}: model.name: '{unknown[0]}' is unknown; {hint(unknown[0], known_models())}")
-    known = [known_models()[name] for name in models if name in known_models()]
-    variants = dict.fromkeys(variant for model in known for variant in model.variants)
-    if known and file.model.variant not in variants:
+        raise ScenarioError(f"{path}: model.name: '{unknown[0]}' is unknown; {hint(unknown[0], all_models)}")
+    registered = [all_models[name] for name in models if name in all_models]
+    variants = dict.fromkeys(variant for model in registered for variant in model.variants)
+    if registered and file.model.variant not in variants:
         raise ScenarioError(f"{path}: model.variant: expected one of {', '.join(variants)}, got '{file.model.variant}'")
-    least = max((model.min_image_size for model in known), default=1)
+    least = max((model.min_image_size for model in registered), default=1)
     if file.model.image_size < least:
         raise ScenarioError(f"{path}: model.image_size: expected at least {least}, got {file.model.image_size}")
 
 
 def _base(path: Path, name: str | None, configs: list[str]) -> str | None:
-    """The config that `base` names, with or without its backend. Raises ScenarioError."""
+    """Return the config that `base` names, with or without its backend. Raises ScenarioError."""
     if name is None or name in configs:
         return name
-    named = [config for config in configs if config.rpartition("/")[2] == name]
-    if len(named) != 1:
+    matching = [config for config in configs if config.rpartition("/")[2] == name]
+    if len(matching) != 1:
         raise ScenarioError(f"{path}: base: no config '{name}'; {hint(name, configs)}")
-    return named[0]
+    return matching[0]
 
 
 def _changed_settings(settings: CudnnSettings, table: CudnnTable) -> CudnnSettings:
-    """Return the settings as a table changes them."""
-    changes = msgspec.to_builtins(table)  # without what is unset
+    """Return the settings with the changes of a table."""
+    changes = msgspec.to_builtins(table)  # unset keys are left out
     if "workspace_mib" in changes:
         changes["workspace_bytes"] = changes.pop("workspace_mib") * 2**20
     return msgspec.structs.replace(settings, **changes)
 
 
 def _ablations(path: Path, file: File, settings: CudnnSettings) -> dict[str, CudnnSettings]:
-    """Return the settings of each ablation by its name: the scenario's `settings`, with its changes."""
+    """Return the settings of each ablation by name: `settings` with its changes. Raises ScenarioError for one without
+    effect."""
     ablations = {ablation.name: _changed_settings(settings, ablation.cudnn) for ablation in file.ablation}
     for place, changed in enumerate(ablations.values()):
         if changed == settings:
@@ -236,13 +256,14 @@ def _ablations(path: Path, file: File, settings: CudnnSettings) -> dict[str, Cud
 
 
 def _ladder(table: LadderTable) -> tuple[Config, ...]:
+    """Return the configs of a ladder, each with the rungs of one more step."""
     steps = [(step,) if isinstance(step, str) else tuple(step) for step in table.steps]
     return tuple(Config(table.backend, rungs) for rungs in itertools.accumulate(steps))
 
 
 def claims_of(scenario: str | None, words: Callable[[Selection], list[str]]) -> Callable[[Cell], ScenarioClaims]:
-    """The claims on a cell's setting: by the scenario given, or by that which the cell names. `words` writes
-    the options of a command. The function raises ScenarioError."""
+    """Return a function that returns the claims on a cell's setting, by this scenario or else by the one that the cell
+    names. `words` returns the command-line options of a selection. The returned function raises ScenarioError."""
     from tcbench.analysis.claims import ScenarioClaims
 
     @functools.cache
@@ -253,29 +274,29 @@ def claims_of(scenario: str | None, words: Callable[[Selection], list[str]]) -> 
             )
         return load(scenario or name)
 
-    def asked(cell: Cell) -> ScenarioClaims:
-        named = loaded(cell.scenario)
-        here = named.on(cell.device.partition(":")[0])
-        name = named.name if named.path == shipped().get(named.name) else str(named.path)
-        run = shlex.join(["tcbench", "run", name, *words(setting_of(cell, here))])
-        return ScenarioClaims(named.name, here.claims, run)
+    def claims_on(cell: Cell) -> ScenarioClaims:
+        file = loaded(cell.scenario)
+        on_device = file.on(cell.device.partition(":")[0])
+        name = file.name if file.path == shipped().get(file.name) else str(file.path)
+        run = shlex.join(["tcbench", "run", name, *words(setting_of(cell, on_device))])
+        return ScenarioClaims(file.name, on_device.claims, run)
 
-    return asked
+    return claims_on
 
 
 def setting_of(cell: Cell, scenario: Scenario) -> Selection:
-    """The selection by which a run of the scenario has the cell's setting, where that is not what the scenario has. Its
-    device is named where it is simulated, or one of several here."""
+    """Return the selection by which a run of the scenario gets the cell's setting, as far as it differs from the
+    scenario. The device is named if it is simulated, or one of several in this machine."""
     kind, source = device_kinds().get(cell.device.partition(":")[0]), cell.input
-    here = [device.name for each in device_kinds().values() if each.simulates is None for device in each.devices()]
-    is_chosen = (kind is not None and kind.simulates is not None) or (cell.device in here and len(here) > 1)
-    taken = source.kind == "modelled" or (source.kind in ("synthetic", "folder") and source.kind != scenario.input.kind)
+    devices = [device.name for kind in device_kinds().values() if kind.simulates is None for device in kind.devices()]
+    is_chosen = (kind is not None and kind.simulates is not None) or (cell.device in devices and len(devices) > 1)
+    other_input = source.kind in ("synthetic", "folder") and source.kind != scenario.input.kind
     return Selection(
         device=cell.device if is_chosen else "auto",
         models=(cell.model,) if cell.model in known_models() and (cell.model,) != scenario.models else None,
         image_size=cell.image_size if cell.image_size != scenario.model.image_size else None,
         ranks=(cell.ranks,) if cell.ranks > 1 else None,
-        input=source if taken else None,
+        input=source if other_input or source.kind == "modelled" else None,
         threads=None,
         **{name: getattr(cell, name) for name in COPIED_FIELDS},
     )

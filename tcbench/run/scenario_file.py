@@ -1,6 +1,6 @@
-"""The form of a scenario file: its tables, key by key, and the words for what is wrong with one.
+"""The form of a scenario file: its tables, key by key, and the error messages for it.
 
-Each error names the file, the key and what was expected. Knows nothing of what a scenario means.
+Each error names the file, the key and what was expected. This module does not know what a scenario means.
 """
 
 import re
@@ -15,6 +15,7 @@ from tcbench.core.errors import ScenarioError, hint
 from tcbench.core.record import DEFAULT_BACKEND, MOST_RUNGS, Positive, PositiveInt, TrainSettings, UnitName
 
 SCHEMA = 1
+"""The newest version of the form that this tcbench reads."""
 
 Name = Annotated[str, Meta(min_length=1)]
 Fraction = Annotated[float, Meta(gt=0, lt=1)]
@@ -22,8 +23,8 @@ Share = Annotated[float, Meta(ge=0, le=1)]
 
 
 class ModelTable(msgspec.Struct, frozen=True, kw_only=True):
-    """The table [model]. Several names: each of these models; none: ResNet-50, or whatever a step of the user's own
-    trains."""
+    """The table [model]. With several names, each of these models is measured. Without a name it is ResNet-50, or the
+    model that the user's own step trains."""
 
     name: str | Annotated[list[str], Meta(min_length=1)] | None = None
     variant: str = "v1"
@@ -42,7 +43,7 @@ class InputTable(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CudnnTable(msgspec.Struct, frozen=True, kw_only=True):
-    """The table [cudnn], or an ablation's changes of it. Keys that are not there change nothing."""
+    """The table [cudnn], or the changes to it by an ablation. Missing keys change nothing."""
 
     workspace_mib: Annotated[int, Meta(ge=0, le=1_000_000)] | msgspec.UnsetType = msgspec.UNSET
     autotune: bool | msgspec.UnsetType = msgspec.UNSET
@@ -68,7 +69,7 @@ class MeasureTable(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LadderTable(msgspec.Struct, frozen=True, kw_only=True):
-    """A table [[ladder]]. A step is one rung, or several that belong together."""
+    """A table [[ladder]]. Each step adds one rung, or several that belong together."""
 
     name: Name
     steps: Annotated[list[Name | Annotated[list[Name], Meta(min_length=1)]], Meta(min_length=1)]
@@ -90,7 +91,7 @@ class AblationTable(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class File(msgspec.Struct, frozen=True, kw_only=True):
-    """The file, key by key. `schema` comes first, so that a newer form is refused by name."""
+    """The whole file, key by key. `schema` comes first, so that a newer version is refused by name."""
 
     schema: int
     title: str
@@ -110,7 +111,7 @@ class File(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read(path: Path, raw: dict[str, Any]) -> File:
-    """The file from its TOML. Raises ScenarioError."""
+    """Return the file from its parsed TOML. Raises ScenarioError."""
     schema = raw.get("schema")
     if not isinstance(schema, int) or isinstance(schema, bool):
         raise ScenarioError(f"{path}: schema: expected the number {SCHEMA}, got {_shown(schema)}")
@@ -136,7 +137,8 @@ _WORDS = {
 
 
 def _explained(path: Path, error: msgspec.ValidationError, raw: dict[str, Any]) -> str:
-    """msgspec's message with the file, the dotted key and everyday words: `FILE: KEY: expected ..., got ...`."""
+    """Return msgspec's message in everyday words, with the file and the dotted key: `FILE: KEY: expected ..., got
+    ...`."""
     message, _, place = str(error).partition(" - at `$")
     key = place.rstrip("`").lstrip(".")
     if field := re.match(r"Object missing required field `(.*)`", message):
@@ -145,12 +147,12 @@ def _explained(path: Path, error: msgspec.ValidationError, raw: dict[str, Any]) 
         message = f"expected one of {', '.join(get_args(_Data))}"
     words = re.sub(r"`([\w |]+)`", lambda m: " or ".join(_WORDS.get(w, w) for w in m[1].split(" | ")), message)
     words = words[:1].lower() + words[1:]
-    return f"{path}: {key or 'file'}: {words}" + ("" if "got" in words else f", got {_shown(_at(raw, key))}")
+    return f"{path}: {key or 'file'}: {words}" + ("" if "got" in words else f", got {_shown(_value_at(raw, key))}")
 
 
 def _check_keys(path: Path, raw: Any, table: type[msgspec.Struct], place: str = "") -> None:
     """Raise ScenarioError for a key that `table` does not have, in a table or a list of tables at `place`. msgspec
-    ignores such keys, since records have some of these tables and ignore unknown fields."""
+    ignores unknown keys here, because records share some of these tables and must accept unknown fields."""
     if isinstance(raw, list):
         for index, element in enumerate(raw):
             _check_keys(path, element, table, f"{place}[{index}]")
@@ -165,8 +167,8 @@ def _check_keys(path: Path, raw: Any, table: type[msgspec.Struct], place: str = 
                     _check_keys(path, value, kind, inner)
 
 
-def _at(raw: Any, key: str) -> Any:
-    """The value that stands at a key such as `ladder[0].steps[1]`; None where there is none."""
+def _value_at(raw: Any, key: str) -> Any:
+    """Return the value at a key such as `ladder[0].steps[1]`, or None if there is none."""
     for name, index in re.findall(r"(\w+)|\[(\d+)\]", key):
         try:
             raw = raw[name] if name else raw[int(index)]
@@ -176,4 +178,5 @@ def _at(raw: Any, key: str) -> Any:
 
 
 def _shown(value: Any) -> str:
+    """Return how a value is shown in an error."""
     return "nothing" if value is None else repr(value)

@@ -1,4 +1,4 @@
-"""How the process of a trial is started: its command line and its environment."""
+"""The command line and the environment that start the process of a trial."""
 
 from __future__ import annotations
 
@@ -19,9 +19,14 @@ from tcbench.hardware import machine
 
 @dataclass(frozen=True)
 class Launch:
-    """The start of a worker: its Python, its folder (None: the current one), its variables beside those of this
-    process's environment, its module, which older revisions of tcbench call otherwise, what is asked beyond its cell,
-    and whether it can step in turns with another, as older revisions cannot."""
+    """How a worker is started.
+
+    - `python`: its interpreter; `folder`: its working directory (None: the current one).
+    - `variables`: its environment variables in addition to those of this process.
+    - `worker`: its module, which has another name in older revisions of tcbench.
+    - `request`: a profile to make in addition to measuring the cell.
+    - `takes_turns`: whether it can alternate steps with another worker, which older revisions cannot.
+    """
 
     python: str = sys.executable
     folder: Path | None = None
@@ -31,33 +36,33 @@ class Launch:
     takes_turns: bool = True
 
     def command(self, pipe: int) -> list[str]:
-        """The worker's command line; it writes messages to the file descriptor `pipe`."""
-        return python_module(self.python, self.worker, str(pipe), *self._asked)
+        """Return the worker's command line. It writes messages to the file descriptor `pipe`."""
+        return python_module(self.python, self.worker, str(pipe), *self._request_arguments)
 
     def rank_command(self, address: str) -> list[str]:
-        """The command line of a rank, which calls `address`; its module stands beside the worker's."""
-        return python_module(self.python, self.worker.replace("worker", "rank"), address, *self._asked)
+        """Return the command line of a rank, which connects to `address`. Its module is next to the worker's."""
+        return python_module(self.python, self.worker.replace("worker", "rank"), address, *self._request_arguments)
 
     @property
-    def _asked(self) -> list[str]:
+    def _request_arguments(self) -> list[str]:
         return [] if self.request is None else [msgspec.json.encode(self.request).decode()]
 
 
 def python_module(python: str, module: str, *arguments: str) -> list[str]:
-    """The command that runs a module of ours in a process of its own. It does not look for modules in the current
-    directory (-P), where a user's file may be called like one of ours or of NumPy's."""
+    """Return the command that runs a module of tcbench in its own process. With -P it does not look for modules in the
+    current directory, where a user's file may have the name of one of ours or of NumPy's."""
     return [python, "-P", "-m", module, *arguments]
 
 
 def worker_environment(cell: Cell) -> dict[str, str]:
-    """Return a worker's environment variables. Libraries that read their thread count at import get the cell's. Where
-    Python may not write bytecode next to its modules, it writes it to our cache, since compiling them anew would take
-    half of a worker's start."""
+    """Return a worker's environment variables, with the cell's thread count for libraries that read it at import. If
+    Python may not write bytecode next to its modules, it writes it to tcbench's cache, since compiling them again would
+    take half of a worker's start-up."""
     passed = {**variables.worker_variables(), **machine.library_variables(cell.threads), "PYTHONUNBUFFERED": "1"}
     package = Path(tcbench.__file__).parent
-    beside = os.access(package, os.W_OK) or (package / "__pycache__").exists()
-    if passed.get("PYTHONPYCACHEPREFIX") or (beside and not passed.get("PYTHONDONTWRITEBYTECODE")):
+    has_bytecode = os.access(package, os.W_OK) or (package / "__pycache__").exists()
+    if passed.get("PYTHONPYCACHEPREFIX") or (has_bytecode and not passed.get("PYTHONDONTWRITEBYTECODE")):
         return passed
-    if (place := cache.private_folder("bytecode-v2")) is None:  # Python runs what lies there
+    if (folder := cache.private_folder("bytecode-v2")) is None:  # it must be private: Python runs the code in it
         return passed
-    return {**passed, "PYTHONPYCACHEPREFIX": str(place), "PYTHONDONTWRITEBYTECODE": ""}
+    return {**passed, "PYTHONPYCACHEPREFIX": str(folder), "PYTHONDONTWRITEBYTECODE": ""}

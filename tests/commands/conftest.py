@@ -42,7 +42,7 @@ def trains_here(monkeypatch: pytest.MonkeyPatch) -> None:
 def ceilings(monkeypatch: pytest.MonkeyPatch) -> None:
     """What every machine can do at most; it would be measured."""
     it = Ceilings("it", {"fp32": 1e15}, 1e13, "measured")
-    monkeypatch.setattr("tcbench.run.ceilings._kept", lambda _: it)
+    monkeypatch.setattr("tcbench.run.ceilings._cached", lambda _: it)
 
 
 @pytest.fixture(autouse=True)

@@ -188,7 +188,7 @@ def test_a_roofline_of_a_step_that_declares_no_work_says_how_to(folder: Path) ->
 def test_declared_work_has_its_rate_in_tables_and_its_place_under_the_roof(folder: Path, monkeypatch) -> None:
     """A step of 16 samples takes 20 ms: 1 GFLOP in it are 50 GFLOP/s, half of what this machine can do."""
     can_do = Ceilings("it", {"fp32": 1e11}, 1e10, "measured")
-    monkeypatch.setattr("tcbench.run.ceilings._kept", lambda _: can_do)
+    monkeypatch.setattr("tcbench.run.ceilings._cached", lambda _: can_do)
     work = (records.DeclaredWork(phase="attend", flops=6e8, bytes=1e7), records.DeclaredWork(phase="", flops=1e9))
     declared = [factories.remeasured(record("plain", 16, trial), declared=work) for trial in (0, 1)]
     factories.write(folder / "declared.jsonl", *declared)

@@ -77,7 +77,7 @@ def test_a_broken_baseline_does_not_hide_the_others(tmp_path: Path) -> None:
     baseline.keep("good", [make_record()], tmp_path)
     (tmp_path / "baselines" / "bad.jsonl").write_text("no JSON\n")
     (tmp_path / "baselines" / "empty.jsonl").write_text("")
-    bad, empty, good = baseline.everything(tmp_path)
-    assert isinstance(bad, baseline.Broken) and "not JSON" in bad.reason
-    assert isinstance(empty, baseline.Broken) and "no records in it" in empty.reason
+    bad, empty, good = baseline.read_all(tmp_path)
+    assert isinstance(bad, baseline.BrokenBaseline) and "not JSON" in bad.reason
+    assert isinstance(empty, baseline.BrokenBaseline) and "no records in it" in empty.reason
     assert isinstance(good, baseline.Baseline)

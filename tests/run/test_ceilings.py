@@ -42,7 +42,7 @@ def here() -> CellSummary:
 
 
 def of_kept(summary: CellSummary, fresh: bool = False) -> Ceilings:
-    return ceilings.of(summary, {}, fresh=fresh, progress=lambda *_: None)
+    return ceilings.find_ceilings(summary, {}, fresh=fresh, progress=lambda *_: None)
 
 
 def of_fresh(summary: CellSummary) -> Ceilings:
@@ -52,10 +52,10 @@ def of_fresh(summary: CellSummary) -> Ceilings:
 def test_they_are_measured_once_and_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     measured = []
     monkeypatch.setattr(ceilings, "_measure", lambda summary: measured.append(1) or VALUE)
-    assert ceilings._kept(here()) is None
+    assert ceilings._cached(here()) is None
     limits = of_kept(here())
     assert (limits.flops_s, limits.bandwidth_bytes_s, limits.measured) == ({"fp32": 1e11}, 2e10, True)
-    assert of_kept(here()) == ceilings._kept(here()) == limits
+    assert of_kept(here()) == ceilings._cached(here()) == limits
     assert len(measured) == 1
     of_fresh(here())
     assert len(measured) == 2
@@ -66,7 +66,7 @@ def test_the_best_ever_measured_is_kept_by_dtype(monkeypatch: pytest.MonkeyPatch
     for value in (made(1e10, fp32=1e11, bf16=5e11), made(2e10, fp32=3e10, fp16=2e11)):
         monkeypatch.setattr(ceilings, "_measure", lambda summary, value=value: value)
         of_fresh(here())
-    kept = ceilings._kept(here())
+    kept = ceilings._cached(here())
     assert kept.flops_s == {"fp32": 1e11, "fp16": 2e11, "bf16": 5e11}
     assert kept.bandwidth_bytes_s == 2e10
 
@@ -75,10 +75,10 @@ def test_what_a_busy_machine_measures_is_not_kept_and_is_measured_again(monkeypa
     busy = msgspec.structs.replace(made(1e10, fp32=5e10), lost=0.4)
     measured = [busy, busy, VALUE, busy]
     monkeypatch.setattr(ceilings, "_measure", lambda summary: measured.pop(0))
-    assert of_kept(here()).busy and ceilings._kept(here()) is None
-    assert ceilings.of(here(), reached(6e10), fresh=False, progress=lambda *_: None).at("fp32") == 6e10
-    assert ceilings._kept(here()) is None  # what was reached is no better than these
-    assert of_kept(here()) == ceilings._kept(here()) == VALUE
+    assert of_kept(here()).busy and ceilings._cached(here()) is None
+    assert ceilings.find_ceilings(here(), reached(6e10), fresh=False, progress=lambda *_: None).at("fp32") == 6e10
+    assert ceilings._cached(here()) is None  # what was reached is no better than these
+    assert of_kept(here()) == ceilings._cached(here()) == VALUE
     assert of_fresh(here()) == VALUE
 
 
@@ -104,15 +104,15 @@ def test_what_beats_a_ceiling_has_it_measured_anew_and_is_kept_in_its_place_if_i
     monkeypatch.setattr(ceilings, "_measure", lambda summary: measured.append(1) or VALUE)
 
     def of(summary: CellSummary, **reached: Reached) -> Ceilings:
-        return ceilings.of(summary, reached, fresh=False, progress=lambda *stage: stages.append(stage))
+        return ceilings.find_ceilings(summary, reached, fresh=False, progress=lambda *stage: stages.append(stage))
 
     assert of(here(), **reached(1e10)) == busy and not measured
     assert of(here(), **reached(8e10)) == VALUE and len(measured) == 1  # a busy moment had told it
     assert [done for _, done, _ in stages] == [0, 1]
     assert of(here(), **reached(2e11)).at("fp32") == 2e11 and len(measured) == 2
     # Kept: nothing measures again, and whatever asks has it, until more is measured or reached.
-    assert of(here(), **reached(2e11)).at("fp32") == ceilings.known(here()).at("fp32") == 2e11
-    assert of(here(), **reached(3e11)).reached == ceilings.known(here()).reached == reached(3e11)
+    assert of(here(), **reached(2e11)).at("fp32") == ceilings.recorded_ceilings(here()).at("fp32") == 2e11
+    assert of(here(), **reached(3e11)).reached == ceilings.recorded_ceilings(here()).reached == reached(3e11)
     assert len(measured) == 2
     assert of(here(), **reached(3e10, "memory")).memory_bytes_s == 3e10 and len(measured) == 3
     monkeypatch.setattr(ceilings, "_measure", lambda summary: made(1e10, fp32=4e11))
@@ -120,10 +120,10 @@ def test_what_beats_a_ceiling_has_it_measured_anew_and_is_kept_in_its_place_if_i
     assert (anew.at("fp32"), anew.memory_bytes_s, anew.reached.keys()) == (4e11, 3e10, {"memory"})
     # What others measured is not this machine's to change, and what ran on another of its name tells nothing of it.
     namesake = of_machine(device.host_device().machine, kernel="another")
-    assert of(namesake, **reached(9e12)).at("fp32") == 9e12 and ceilings.known(here()) == anew
+    assert of(namesake, **reached(9e12)).at("fp32") == 9e12 and ceilings.recorded_ceilings(here()) == anew
     assert ceilings._keep(of_machine("elsewhere"), busy) == busy
     assert of(of_machine("elsewhere"), **reached(2e11)).at("fp32") == 2e11
-    assert ceilings.known(of_machine("elsewhere")) == busy
+    assert ceilings.recorded_ceilings(of_machine("elsewhere")) == busy
 
 
 def test_what_is_kept_and_damaged_counts_as_missing(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -131,7 +131,7 @@ def test_what_is_kept_and_damaged_counts_as_missing(cache: Path, monkeypatch: py
     of_kept(here())
     [file] = cache.rglob("*.json")
     file.write_text('{"device_name": ', encoding="utf-8")
-    assert ceilings._kept(here()) is None
+    assert ceilings._cached(here()) is None
     assert of_kept(here()).device_name == "this"
 
 

@@ -35,7 +35,7 @@ def drive(state: Gate, execute: Callable[[Trial], Record], most: int = 1000):
     ran: list[tuple[Trial, Record]] = []
     while (ahead := state.certain()) and len(ran) < most:
         ran.append((ahead[0], execute(ahead[0])))
-        state = state.after(*ran[-1])
+        state = state.with_record(*ran[-1])
     return state, ran
 
 
@@ -311,7 +311,7 @@ def test_a_file_of_version_1_gives_the_comparison_of_its_gate(tmp_path, most):
         return record(trial, jumping(trial), "crashed" if crashes else "ok", cells, peak_memory_bytes=grown)
 
     state, ran = drive(gate.start(3, question.interims, question.metrics), execute, most)
-    asked = gate_file.GateFile(asked=question, names=("a", "b"), gone=(factories.make_cell(batch_size=9),))
+    asked = gate_file.GateFile(question=question, names=("a", "b"), gone=(factories.make_cell(batch_size=9),))
     base, current = ([one for trial, one in ran if trial.side == side] for side in (BASE, CURRENT))
     content = gate_file.judged(asked, state.ended(), "spent")
     compared = gate_file.comparison(content, base, current)

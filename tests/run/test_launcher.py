@@ -108,13 +108,13 @@ def test_ranks_that_this_machine_has_no_room_for(monkeypatch):
     made = plan.make(load("cpu"), Selection(batch_sizes=(1,), configs=("fp32",), ranks=(1, 2, 3)), host_device())
     assert [planned.cell.ranks for planned in made.cells] == [1, 2, 3]
     local = Launcher(("mpirun", "{n}"))
-    reasons = [planned.skip_reason for planned in fitting(made, local, asked=False).cells]
+    reasons = [planned.skip_reason for planned in fitting(made, local, explicit=False).cells]
     assert reasons[:2] == [None, None]
     assert reasons[2].startswith("this machine has 2 usable cores, and each rank takes one; more hosts: --launcher")
     with pytest.raises(SelectionError, match=r"^--ranks 3: this machine has 2 usable cores"):
-        fitting(made, local, asked=True)
+        fitting(made, local, explicit=True)
     far = dataclasses.replace(local, is_local=False)
-    assert fitting(made, far, asked=True) == made
+    assert fitting(made, far, explicit=True) == made
 
 
 def test_ranks_share_the_cores_and_one_alone_gets_no_more(monkeypatch):

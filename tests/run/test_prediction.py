@@ -43,13 +43,13 @@ def test_parts_are_told_once_and_kept_and_reasons_are_not(asked: list[Cell]) -> 
     told = prediction.predict(cells, fresh=False, progress=lambda _, done, total: seen.append((done, total)))
     assert told == {cells[0]: PARTS, cells[1]: "no", cells[2]: PARTS}
     assert seen == [(0, 3), (1, 3), (2, 3), (3, 3)]
-    assert prediction.kept(cells) == {cells[0]: PARTS, cells[2]: PARTS}
+    assert prediction.cached_parts(cells) == {cells[0]: PARTS, cells[2]: PARTS}
     prediction.predict(cells, fresh=False, progress=silent)
     assert asked == [*cells, cells[1]]
     prediction.predict(cells[:1], fresh=True, progress=silent)
     assert asked[4:] == cells[:1]
     other = make_cell("fp32", scenario="another", seed=7)
-    assert prediction.kept([other]) and not prediction.kept([make_cell("fp32", 8, threads=1)])
+    assert prediction.cached_parts([other]) and not prediction.cached_parts([make_cell("fp32", 8, threads=1)])
 
 
 def test_what_was_timed_on_a_busy_machine_is_told_as_such_and_not_kept(
@@ -59,7 +59,7 @@ def test_what_was_timed_on_a_busy_machine_is_told_as_such_and_not_kept(
     slow = StepTime(device_s=2.0, on_host=True, lost=0.4)
     monkeypatch.setattr(prediction, "_rehearsed", lambda _: iter([(quiet, PARTS), (busy, slow)]))
     assert prediction.predict([quiet, busy], fresh=False, progress=silent) == {quiet: PARTS, busy: slow}
-    assert prediction.kept([quiet, busy]) == {quiet: PARTS}
+    assert prediction.cached_parts([quiet, busy]) == {quiet: PARTS}
     assert "others had up to 40% of the processor time while 1 of 2 steps were timed" in caplog.text
 
 
@@ -87,7 +87,7 @@ def record(config: str, step_s: float, *, here: bool = True) -> Record:
 
 
 def explained_with(records: list[Record], processes: int = 1) -> object:
-    return prediction.explained(records, processes=processes, progress=silent)
+    return prediction.explain_with_predictions(records, processes=processes, progress=silent)
 
 
 def test_only_what_results_know_nothing_faster_of_is_rehearsed(asked: list[Cell]) -> None:
@@ -135,7 +135,7 @@ def test_a_step_of_the_users_own_is_neither_looked_for_nor_imported(
     own = msgspec.structs.replace(own, cell=msgspec.structs.replace(own.cell, backend=name))
     explained_with([own])
     assert asked == []
-    assert prediction.kept([own.cell]) == {}
+    assert prediction.cached_parts([own.cell]) == {}
 
 
 def test_parts_are_those_of_the_versions_that_are_installed(asked: list[Cell], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -143,7 +143,7 @@ def test_parts_are_those_of_the_versions_that_are_installed(asked: list[Cell], m
     prediction.predict([cell], fresh=False, progress=silent)
     prediction._versions.cache_clear()
     monkeypatch.setattr(prediction.machine, "versions", lambda _: {"numpy": "3.0"})
-    assert not prediction.kept([cell])
+    assert not prediction.cached_parts([cell])
     prediction._versions.cache_clear()
 
 

@@ -28,7 +28,7 @@ def run(state: Rounds, costs_s: dict[str, float], spread: float = 0.0, status: s
         duration_s = costs_s[planned.cell.config] * (1 + spread * draw.uniform(-1, 1))
         ends = "skipped" if planned.skip_reason else status if planned.cell.config == "fp16" else "ok"
         records.append(factories.make_record(cell=planned.cell, trial=trial, duration_s=duration_s, status=ends))
-        state = state.after(records[-1])
+        state = state.with_record(records[-1])
     return records
 
 
@@ -98,7 +98,7 @@ def test_a_run_that_is_resumed_runs_again_what_failed():
 def test_the_time_ahead_is_that_of_the_trials_to_come():
     state = start(made(budget_s=100.0))
     for record in run(state, COSTS_S)[:3]:
-        state = state.after(record)
+        state = state.with_record(record)
     assert state.ahead_s() == pytest.approx(70.0)
 
 

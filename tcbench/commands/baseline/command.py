@@ -48,12 +48,12 @@ def list_(format_: options.TableOrJson = options.FORMAT, out: Path = options.RES
     from tcbench.commands.baseline.table import table, to_json
     from tcbench.run import baseline
 
-    baselines = baseline.everything(out)
+    baselines = baseline.read_all(out)
     if format_ == "json":
         typer.echo(to_json(baselines))
         return
     for candidate in baselines:
-        if isinstance(candidate, baseline.Broken):
+        if isinstance(candidate, baseline.BrokenBaseline):
             aside(f"note: {plain(candidate.reason)}")
     readable = [candidate for candidate in baselines if isinstance(candidate, baseline.Baseline)]
     if readable:

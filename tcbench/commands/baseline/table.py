@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from tcbench.analysis.summary import group_by_cell
 from tcbench.analysis.welch import LEAST_TRIALS
 from tcbench.core.record import TAKE_ENOUGH, Record
-from tcbench.run.baseline import Baseline, Broken
+from tcbench.run.baseline import Baseline, BrokenBaseline
 from tcbench.show.document import document, fields
 from tcbench.show.format import counted
 from tcbench.show.tables import COUNT, Column, Table
@@ -53,9 +53,9 @@ def facts(baseline: Baseline) -> str:
     return f"{baseline.name}: {_extent(baseline)} of {_origin(baseline)}, {baseline.began_at[:10]}"
 
 
-def to_json(baselines: Sequence[Baseline | Broken]) -> str:
+def to_json(baselines: Sequence[Baseline | BrokenBaseline]) -> str:
     """Return the list as JSON. A baseline that cannot be read has an `error` instead of its facts."""
-    facts = {Baseline: "machines scenarios cells trials commits began_at", Broken: "error=reason"}
+    facts = {Baseline: "machines scenarios cells trials commits began_at", BrokenBaseline: "error=reason"}
     rows = [{"name": each.name, "path": str(each.path), **fields(each, facts[type(each)])} for each in baselines]
     return document("tcbench-baselines", baselines=rows)
 

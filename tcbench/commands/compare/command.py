@@ -60,9 +60,9 @@ def compare(
     files = plain(str(base_path)), plain(str(current_path))
     labels = Labels(outcome.side_name(base_name, sides[0]), outcome.side_name(current_name, sides[1]), files)
     rejudged = given_words(context, ("metric", "threshold_"))
-    content = None if rejudged else gate_file.of(base_path, current_path)
+    content = None if rejudged else gate_file.read_finished(base_path, current_path)
     if content is not None:
-        typer.echo(f"the verdicts are the gate's ({gate_file.beside(current_path)})", err=True)
+        typer.echo(f"the verdicts are the gate's ({gate_file.verdicts_path(current_path)})", err=True)
         comparison = gate_file.comparison(content, *sides)
         may_differ |= outcome.COMPARED
     else:

@@ -50,7 +50,7 @@ def explain(
         return
     interrupted = "; what is finished is kept: the same command goes on from there"
     with stages(quiet, lambda: interrupted) as advance:
-        explained = prediction.explained(inputs.records, processes=forecast.PROCESSES, progress=advance)
+        explained = prediction.explain_with_predictions(inputs.records, processes=forecast.PROCESSES, progress=advance)
     if format_ == "json":
         typer.echo(table.to_json(explained))
         return
@@ -102,7 +102,7 @@ def _show_timelines(timelines: Sequence[Timeline], json: bool) -> None:
     from tcbench.run import ceilings
 
     bottlenecks = list(map(explain_timeline, timelines))
-    costs = [costliest(timeline, ceilings.of_record(timeline.record)) for timeline in timelines]
+    costs = [costliest(timeline, ceilings.trial_ceilings(timeline.record)) for timeline in timelines]
     if json:
         typer.echo(timelines_json(timelines, bottlenecks, costs))
         return

@@ -112,7 +112,7 @@ def advice_columns(explanations: Sequence[Explanation]) -> tuple[Column[Explanat
 def flop_utilisation(explanation: Explanation) -> float | None:
     """Return the rate of declared FLOPs as a share of the device's ceiling; None if either is unknown."""
     summary = explanation.summary
-    limits = ceilings.known(summary) if summary.gflops_s else None
+    limits = ceilings.recorded_ceilings(summary) if summary.gflops_s else None
     if summary.gflops_s is None or limits is None:
         return None
     return summary.gflops_s * 1e9 / summary.cell.ranks / limits.at(precision_of(summary.cell.rungs))
@@ -134,7 +134,7 @@ def below_roof(explanation: Explanation) -> BelowRoof | None:
     summary, bottleneck = explanation.summary, explanation.bottleneck
     if bottleneck is None or bottleneck.on_gpu or bottleneck.unsteady or model_of(summary.cell) is None:
         return None
-    limits, precision = ceilings.known(summary), precision_of(summary.cell.rungs)
+    limits, precision = ceilings.recorded_ceilings(summary), precision_of(summary.cell.rungs)
     if limits is None:
         return None
     times_s = {phase.name: phase.host_s for phase in bottleneck.phases if phase.host_s > 0}

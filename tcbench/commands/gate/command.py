@@ -147,7 +147,7 @@ def gate(
         from tcbench.commands.gate.bisect import command as bisecting
 
         def make_plan() -> tuple[Plan, Launcher]:
-            return find_for(gate_plan(), chosen.launcher, asked=chosen.ranks is not None)
+            return find_for(gate_plan(), chosen.launcher, explicit=chosen.ranks is not None)
 
         request = bisecting.BisectRequest(interims, rule, budget_s, out.absolute(), say, quiet)
         bisecting.bisect(bisect, make_plan, setup, request, json=format_ == "json")
@@ -159,7 +159,7 @@ def gate(
             plan = gate_plan(remote=current_python is not None)
         for build in ready:
             build.check_cells(planned.cell for planned in plan.cells)
-        plan, launcher = find_for(plan, chosen.launcher, asked=chosen.ranks is not None)
+        plan, launcher = find_for(plan, chosen.launcher, explicit=chosen.ranks is not None)
         question = gate_file.GateQuestion(
             base=ready[0].code,
             current=ready[1].code,
@@ -179,7 +179,7 @@ def gate(
         if ready[0].code == ready[1].code:
             notes = (f"base and current are the same code ({names[1]}): any difference is the machine's",)
             say(f"note: {notes[0]}")
-        content = gate_file.GateFile(asked=question, names=names, gone=gone, notes=notes)
+        content = gate_file.GateFile(question=question, names=names, gone=gone, notes=notes)
         path = path or _new_path(out, plan.device.machine)
         content = _run_gate(path, content, plan, launcher, ready, budget_s, stderr)
     base_records, current_records = gate_file.stored_trials(path).values()
@@ -214,7 +214,7 @@ def _gate_to_resume(folder: Path, question: GateQuestion, say: Callable[[str], N
     if path is None:
         say("nothing to resume: a new gate")
         return None
-    differing = gate_file.read(path).asked.differs(question)
+    differing = gate_file.read(path).question.differs(question)
     if differing is not None:
         raise SelectionError(
             f"--resume: {path.name} was asked another thing ({differing} is not what it was); give the command that "
@@ -314,7 +314,7 @@ def _run_gate(
     from tcbench.show.format import counted, duration
     from tcbench.show.progress import RunProgress
 
-    paths, out, question = gate_file.record_files(path), path.parents[1], content.asked
+    paths, out, question = gate_file.record_files(path), path.parents[1], content.question
     record_paths = _record_paths(path)
     earlier_records = gate_file.stored_trials(path)
     say = stderr.say
@@ -363,6 +363,6 @@ def _new_path(out: Path, machine: str) -> Path:
     from tcbench.core.store import new_path
     from tcbench.run import gate_file
 
-    path = gate_file.beside(new_path(out, machine, "gate", "-current"))
+    path = gate_file.verdicts_path(new_path(out, machine, "gate", "-current"))
     assert path is not None
     return path

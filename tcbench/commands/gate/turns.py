@@ -100,7 +100,7 @@ def measure(
             stores[trial.side].append(record)
             records_of[trial.side].append(record)
             progress.finished(record)
-            state = state.after(trial, record)
+            state = state.with_record(trial, record)
         spent = budget_s is not None and time.monotonic() - started >= budget_s
     unfinished = bool(state.certain())
     return EndedGate(

@@ -206,7 +206,7 @@ def _launcher(plan: Plan) -> Launcher:
     from tcbench.run.ranks import probe_largest
 
     [cell] = [planned.cell for planned in plan.cells]
-    _, launcher = find_for(plan, "mpirun" if cell.ranks > 1 else None, asked=True)
+    _, launcher = find_for(plan, "mpirun" if cell.ranks > 1 else None, explicit=True)
     probe_largest(launcher, [cell])
     return launcher
 
@@ -230,6 +230,6 @@ def _summary(timeline: Timeline) -> str:
     from tcbench.run import ceilings
     from tcbench.show.bottlenecks import limit_sentence
 
-    costs = costliest(timeline, ceilings.of_record(timeline.record))
+    costs = costliest(timeline, ceilings.trial_ceilings(timeline.record))
     verdict = f"{timeline.label} on {timeline.device_name}: {limit_sentence(explain_timeline(timeline))}"
     return "\n".join([verdict, *cost_lines(costs)])

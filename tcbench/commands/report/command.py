@@ -78,7 +78,7 @@ def report(
     trials_path = page_path.with_name(f"{page_path.stem}-trials.csv")  # all trials, where the page has no room for them
     refuse_input(context, trials_path)
     records = given.records
-    explanations = prediction.explained(records, processes=0, progress=lambda *_: None)
+    explanations = prediction.explain_with_predictions(records, processes=0, progress=lambda *_: None)
     timelines, notes = _timelines(given)
     page = build(
         ReportInput(
@@ -161,7 +161,7 @@ def _compared(given: Given, base: str | None, baseline: str | None, out: Path) -
     from tcbench.run import gate_file
     from tcbench.run.baseline import baseline_path
 
-    gates = [both for path in given.paths if (both := gate_file.both_of(path))]
+    gates = [both for path in given.paths if (both := gate_file.finished_sides(path))]
     of_gate = gates[0] if gates and {*given.paths} <= {*gates[0].values()} else None
     current = of_gate["current"] if of_gate else given.paths[0] if len(given.paths) == 1 else None
     if baseline is not None:
@@ -172,7 +172,7 @@ def _compared(given: Given, base: str | None, baseline: str | None, out: Path) -
         path, name = of_gate["base"], "the gate's base"
     else:
         return None
-    content = gate_file.of(path, current) if current is not None else None
+    content = gate_file.read_finished(path, current) if current is not None else None
     before = read_files([path]).records
     after = read_files([of_gate["current"]]).records if of_gate else given.records
     check_distinct(before, after, Labels(plain(name), "these results"))

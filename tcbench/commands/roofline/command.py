@@ -69,7 +69,7 @@ def roofline(
         trials = ([record for record in groups[summary.key] if record.status == "ok"] for summary in on_device)
         those = [under_roof(*one, UNKNOWN, given.timelines) for one in zip(on_device, trials, strict=True)]
         with stages(quiet=False) as advance:
-            limits = ceilings.of(on_device[0], fastest(those), fresh=fresh, progress=advance)
+            limits = ceilings.find_ceilings(on_device[0], fastest(those), fresh=fresh, progress=advance)
         rooflines += [replace(one, ceilings=limits) for one in those]
     rooflines.sort(key=lambda one: summaries.index(one.summary))
     output = output_path(output, given.paths, "roofline.png")

@@ -63,7 +63,7 @@ def run(
     plan = plan_of(chosen)
     with stages(quiet) as advance:
         images.check_folder(plan, advance)
-    plan, launcher = find_for(plan, chosen.launcher, asked=chosen.ranks is not None)
+    plan, launcher = find_for(plan, chosen.launcher, explicit=chosen.ranks is not None)
     if dry_run:
         _show_plan(plan, out, format_ == "json")
         return
@@ -174,7 +174,7 @@ def _run(
                     for attempt, record in enumerate(runner.run(ahead[:1])):
                         records.append(record)
                         fresh.append(record)
-                        state = state.after(record)
+                        state = state.with_record(record)
                         ahead = list(state.ahead())
                         progress.finished(record, cells_ahead(), again=attempt == 0 and runner.repeats(record))
         keys = {planned.cell.key for planned in plan.cells}

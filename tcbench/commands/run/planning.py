@@ -56,7 +56,7 @@ def rounds_line(rounds: Rounds) -> str:
 
 def _spent(rounds: Rounds) -> str:
     """Say that the budget is spent, after how many trials, and how to add more."""
-    trials = [len(over) for planned, over in zip(rounds.cells, rounds.over, strict=True) if not planned.skip_reason]
+    trials = [len(ends) for planned, ends in zip(rounds.cells, rounds.ends, strict=True) if not planned.skip_reason]
     budget, each = duration(rounds.budget_s or 0.0), _each(min(trials), max(trials))
     return f"the budget of {budget} is spent, with {each}; --resume with a larger --budget adds to them"
 

@@ -125,7 +125,7 @@ def test_on_a_cpu_the_phase_farthest_below_the_ceilings_is_named_and_what_is_lef
     records = [factories.make_record(trial=n, measurement=measurement) for n in range(2)]
     assert any("`tcbench roofline` measures" in note for note in view.notes(explain(records)))
     limits = Ceilings("this", {"fp32": 5e10}, 1e12, "measured")
-    monkeypatch.setattr("tcbench.run.ceilings._kept", lambda _: limits)
+    monkeypatch.setattr("tcbench.run.ceilings._cached", lambda _: limits)
     explained = explain(records)
     phases = {part.name: part for part in roofline(explained[0].summary, records, limits).phases}
     least = [phases[name].least_s(limits, "fp32") for name in ("forward", "backward")]
