@@ -54,7 +54,7 @@ RENAMED = [
     ("tcbench.backends.torch.session.Step.phases", "tcbench.engine.backends.session.BaseStep.phases"),
     ("tcbench.backends.torch.session._images", "tcbench.engine.backends.torch.session.TorchSession.build"),
     ("tcbench.cli.run.probe", "tcbench.run.ranks.probe_largest"),
-    ("tcbench.run.cluster.executor", "tcbench.commands.submit.cluster.script"),
+    ("tcbench.run.cluster.executor", "tcbench.commands.submit.cluster.job_script"),
     ("tcbench.show.forecast._figures", "tcbench.commands.forecast.table.table"),
     ("tcbench.show.numerics.costs_table", "tcbench.commands.numerics.table._accuracy"),
     ("tcbench.show.numerics.costs_table", "tcbench.commands.numerics.table.costs_table.time_ratio"),

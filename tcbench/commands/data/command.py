@@ -21,5 +21,5 @@ def make(
 
     with stages(quiet) as advance:
         progress = partial(advance, "generating JPEGs")
-        made = generated_images().make(progress, force=force)
-    typer.echo(f"{len(made.files)} images in {len(made.classes)} classes: {made.root}")
+        images = generated_images().make(progress, force=force)
+    typer.echo(f"{len(images.files)} images in {len(images.classes)} classes: {images.root}")

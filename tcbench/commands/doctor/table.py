@@ -1,4 +1,4 @@
-"""Output of `tcbench doctor`."""
+"""The output of `tcbench doctor`."""
 
 from collections.abc import Sequence
 
@@ -14,7 +14,7 @@ _STYLES = {"ok": "green", "note": "cyan", "missing": "yellow", "unusable": "red"
 
 
 def show_findings(findings: Sequence[Finding], as_json: bool) -> None:
-    """The doctor's findings, each with the command that fixes it."""
+    """Print findings, each with the command that fixes it."""
     if as_json:
         rows = [fields(finding, "state what=subject found=detail mend=remedy") for finding in findings]
         typer.echo(versioned(findings=rows))
@@ -22,7 +22,8 @@ def show_findings(findings: Sequence[Finding], as_json: bool) -> None:
     make_console().print(Table(_COLUMNS, findings, header=None))
 
 
-def _found(finding: Finding) -> Text:
+def _detail(finding: Finding) -> Text:
+    """Return a finding's detail, and the command that fixes it."""
     text = Text(finding.detail)
     return text.append(f"\n-> {finding.remedy}", style="bold") if finding.remedy else text
 
@@ -30,5 +31,5 @@ def _found(finding: Finding) -> Text:
 _COLUMNS: tuple[Column[Finding], ...] = (
     Column("", lambda finding: finding.state, style=lambda finding: _STYLES[finding.state], wraps=False),
     Column("", lambda finding: finding.subject, wraps=False),
-    Column("", _found),
+    Column("", _detail),
 )

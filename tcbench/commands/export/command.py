@@ -1,4 +1,4 @@
-"""`tcbench export`: results for other tools."""
+"""`tcbench export`: writes results in formats of other tools."""
 
 from pathlib import Path
 from typing import Literal, get_args
@@ -13,6 +13,7 @@ from tcbench.show.results import read_results
 
 Format = Literal["csv", "parquet", "json", "github-action-benchmark", "bencher"]
 _BY_ENDING: dict[str, Format] = {"": "csv", ".csv": "csv", ".json": "json", ".parquet": "parquet"}
+"""The format that a file name's extension stands for."""
 
 
 @command("Export results for other tools.")

@@ -1,8 +1,6 @@
-"""Results as other tools read them: CSV, Parquet, JSON, github-action-benchmark's and Bencher's own JSON.
+"""Results in the formats of other tools: CSV, Parquet, JSON, and the JSON of github-action-benchmark and Bencher.
 
-Owns the columns and the names. A row is a trial, a cell or a step; what a row does not know is empty. Units are in the
-columns' names.
-"""
+A row is a trial, a cell or a step. Unknown fields are empty. Column names contain units."""
 
 import csv
 import functools
@@ -32,28 +30,32 @@ from tcbench.show.tables import keyed
 Row = dict[str, Any]
 
 _FORMULA = ("=", "+", "-", "@", "\t", "\n", "\uff1d", "\uff0b", "\uff0d", "\uff20")
-"""A text that begins so is a formula to a spreadsheet (OWASP, "CSV Injection"), full-width signs included."""
+"""First characters that make a spreadsheet treat a text as a formula (OWASP, "CSV Injection"), including full-width
+signs."""
 
 
 def table(records: Sequence[Record], per: str) -> tuple[tuple[str, ...], Sequence[Sequence[Any]]]:
-    """Columns, and of what `store.current` leaves all rows, each with a value or None for every column. A row as a
-    dictionary would be four times as large, and there may be a hundred thousand. What is not finite is empty: JSON has
-    no infinity, and a table's reader takes an empty place better."""
+    """Return the column names and all rows, each with a value or None per column.
+
+    `records` are those of `store.current`. Rows are lists, because dictionaries would be four times as large, and there
+    may be 100,000 rows. Values that are not finite are None: JSON has no infinity, and readers of tables handle an
+    empty field better."""
     columns: dict[str, int] = {}
     filled: list[list[Any]] = []
     for row in {"trial": _trials, "cell": _cells, "step": _steps}[per](records):
         if row.keys() - columns.keys():
             for name in row:
                 columns.setdefault(name, len(columns))
-        values = [None if type(v) is float and not math.isfinite(v) else v for v in map(row.get, columns)]
-        filled.append(values)
-    for values in filled:
-        values += [None] * (len(columns) - len(values))
+        row_values = [None if type(v) is float and not math.isfinite(v) else v for v in map(row.get, columns)]
+        filled.append(row_values)
+    for row_values in filled:
+        row_values += [None] * (len(columns) - len(row_values))
     return tuple(columns), filled
 
 
-def _identity(machine: str | None, of: Record | CellSummary) -> Row:
-    cell, environment = of.cell, of.environment
+def _identity(machine: str | None, source: Record | CellSummary) -> Row:
+    """Return the columns that identify a cell: machine, config, input, software."""
+    cell, environment = source.cell, source.environment
     return {
         "machine": machine,
         "device_name": environment.device_name if environment else None,
@@ -69,7 +71,8 @@ def _identity(machine: str | None, of: Record | CellSummary) -> Row:
 
 
 def _trials(records: Sequence[Record]) -> Iterator[Row]:
-    for machine, record in _placed(records):
+    """Yield a row per trial."""
+    for machine, record in _by_machine(records):
         environment = record.environment
         row = _identity(machine, record) | {
             **fields(record, "run_id trial status reason started_at duration_s"),
@@ -101,6 +104,7 @@ def _trials(records: Sequence[Record]) -> Iterator[Row]:
 
 
 def _cells(records: Sequence[Record]) -> Iterator[Row]:
+    """Yield a row per cell."""
     weak = [curve for curve in curves(records) if curve.kind == "weak"]
     scaled = {point.summary.key: _scaled(curve, point) for curve in weak for point in curve.points}
     summaries = summarise(records)
@@ -111,26 +115,26 @@ def _cells(records: Sequence[Record]) -> Iterator[Row]:
             "commit": ", ".join(dict.fromkeys(code.commit for code in summary.codes if code.commit)) or None,
             "project_commit": ", ".join(dict.fromkeys(code.project for code in summary.codes if code.project)) or None,
             "stack": stack_name(summary.codes) or None,
-            **_ends("images_per_s", summary.images_per_s),
-            **_ends("step_time_mean_s", summary.step_time_s),
+            **_interval("images_per_s", summary.images_per_s),
+            **_interval("step_time_mean_s", summary.step_time_s),
             "step_time_median_s": summary.step_time_median_s,
             "interval_over": summary.unit if summary.images_per_s else None,
             "warmup_settled": summary.settled if summary.images_per_s else None,
             "peak_memory_bytes": summary.peak_memory_bytes,
             **{f"{name}_host_s": seconds for name, seconds in summary.phase_host_s},
             **scaled.get(summary.key, {}),
-            **_flat(keyed(columns, cells.Row(summary, None))),
+            **_flattened(keyed(columns, cells.Row(summary, None))),
         }
 
 
 def _scaled(curve: Curve, point: Point) -> Row:
-    """The figures of a cell on a curve of weak scaling."""
+    """Return the columns of a cell on a curve of weak scaling."""
     exchange = point.allreduce
     return {
         **fields(point, "images_per_s_per_rank=images_per_s_per_rank.value"),
-        **_ends("efficiency", point.efficiency),
+        **_interval("efficiency", point.efficiency),
         **fields(curve, "efficiency_over_ranks=base.cell.ranks"),
-        **_ends("allreduce_s", exchange.time_s if exchange else None),
+        **_interval("allreduce_s", exchange.time_s if exchange else None),
         **fields(exchange, "allreduce_overlaps=overlaps reduced_bytes=bytes"),
         **fields(exchange, "algorithm_bandwidth_bytes_s=algorithm_bytes_s.value"),
         **fields(exchange, "bus_bandwidth_bytes_s=bus_bytes_s.value"),
@@ -139,7 +143,8 @@ def _scaled(curve: Curve, point: Point) -> Row:
 
 
 def _steps(records: Sequence[Record]) -> Iterator[Row]:
-    for machine, record in _placed(records):
+    """Yield a row per timed step."""
+    for machine, record in _by_machine(records):
         measured = record.measurement
         if measured is None:
             continue
@@ -153,28 +158,31 @@ def _steps(records: Sequence[Record]) -> Iterator[Row]:
             }
 
 
-def _placed(records: Sequence[Record]) -> Iterator[tuple[str | None, Record]]:
-    """Each record with its machine, cell by cell; one that knows nothing of its machine has its run's."""
+def _by_machine(records: Sequence[Record]) -> Iterator[tuple[str | None, Record]]:
+    """Return records with their machine, cell by cell. A record without a machine has that of its run."""
     return ((machine, record) for (machine, _), group in group_by_cell(records).items() for record in group)
 
 
-def _flat(values: Row) -> Row:
-    """Intervals as their middles and ends."""
+def _flattened(row: Row) -> Row:
+    """Return the row with each interval as three columns: its value, low and high."""
     flat: Row = {}
-    for name, value in values.items():
-        flat |= _ends(name, value) if isinstance(value, Interval) else {name: value}
+    for name, value in row.items():
+        flat |= _interval(name, value) if isinstance(value, Interval) else {name: value}
     return flat
 
 
-def _ends(name: str, interval: Interval | None) -> Row:
+def _interval(name: str, interval: Interval | None) -> Row:
+    """Return the three columns of an interval."""
     if interval is None:
         return {name: None, f"{name}_low": None, f"{name}_high": None}
     return {name: interval.value, f"{name}_low": interval.low, f"{name}_high": interval.high}
 
 
 def to_json(records: Sequence[Record], per: str) -> str:
-    """Rows under a schema's name and version, a line each. In form 1 `images_per_s` and `step_time_mean_s` of a cell
-    were over the steps of all its trials at once; now they are geometric means over trials."""
+    """Return rows as JSON, one per line, under the schema's name and version.
+
+    In form 1, `images_per_s` and `step_time_mean_s` of a cell were over the steps of all trials together; now they are
+    geometric means over trials."""
     columns, rows = table(records, per)
     head = json.dumps({"schema": "tcbench-export", "schema_version": 2, "per": per}).removesuffix("}")
     encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode
@@ -183,7 +191,7 @@ def to_json(records: Sequence[Record], per: str) -> str:
 
 
 def to_csv(records: Sequence[Record], per: str) -> str:
-    """Comma-separated, with a header; a text that a spreadsheet would compute has an apostrophe before it."""
+    """Return comma-separated rows with a header. A text that a spreadsheet would evaluate starts with an apostrophe."""
     (columns, rows), text = table(records, per), io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(map(_defused, columns))
@@ -193,12 +201,13 @@ def to_csv(records: Sequence[Record], per: str) -> str:
 
 @functools.lru_cache(4096)
 def _defused(value: str) -> str:
-    text = value.replace("\r\n", "\n").replace("\r", "\n")  # which few readers take for a line's end
+    """Return a text that no spreadsheet takes for a formula."""
+    text = value.replace("\r\n", "\n").replace("\r", "\n")  # few readers treat a lone "\r" as the end of a line
     return f"'{text}" if text.startswith(_FORMULA) else text
 
 
 def to_parquet(records: Sequence[Record], per: str) -> bytes:
-    """Columns with their types, empty places as nulls. Raises SelectionError where pyarrow is missing."""
+    """Return a Parquet file with typed columns and nulls. Raises SelectionError if pyarrow is missing."""
     try:
         importlib.import_module("pyarrow")
     except ImportError:
@@ -216,7 +225,7 @@ def to_parquet(records: Sequence[Record], per: str) -> bytes:
 
 
 def _type(values: Sequence[Any]) -> Any:
-    """The type of a column's values; pandas would make whole seconds integers."""
+    """Return the pandas type of a column. Left alone, pandas would turn whole seconds into integers."""
     kinds = {type(value) for value in values if value is not None}
     if kinds == {bool}:
         return "boolean"
@@ -226,8 +235,10 @@ def _type(values: Sequence[Any]) -> Any:
 
 
 def to_github_action_benchmark(records: Sequence[Record]) -> str:
-    """Throughput as github-action-benchmark's `customBiggerIsBetter`: name, unit and value; range and extra are shown
-    beside them (https://github.com/benchmark-action/github-action-benchmark, README, "Examples")."""
+    """Return throughput in github-action-benchmark's format `customBiggerIsBetter`.
+
+    It shows range and extra beside the value (https://github.com/benchmark-action/github-action-benchmark, README,
+    "Examples")."""
     entries = [
         {
             "name": name,
@@ -244,8 +255,9 @@ def to_github_action_benchmark(records: Sequence[Record]) -> str:
 
 
 def to_bencher(records: Sequence[Record]) -> str:
-    """Bencher Metric Format (https://bencher.dev/docs/reference/bencher-metric-format): by cell and by the measure's
-    slug, a value with the limits of its 95% interval. A limit that is not finite is left out."""
+    """Return results in Bencher Metric Format, by cell and measure, with the limits of 95% intervals.
+
+    Limits that are not finite are left out (https://bencher.dev/docs/reference/bencher-metric-format)."""
     entries: dict[str, Row] = {}
     for cell, summary in _measured(records):
         measures = entries.setdefault(cell, {})
@@ -260,29 +272,31 @@ def to_bencher(records: Sequence[Record]) -> str:
 
 
 _MOST_NAME = 1024
-"""Bencher takes no longer name; so long is none that a run made."""
+"""Longest name that Bencher accepts. No run produces a name that long."""
 
 
 def _measured(records: Sequence[Record]) -> list[tuple[str, CellSummary]]:
-    """Every cell that has a throughput, by a name that no other has; where several revisions were measured, as of that
-    which was last, since services follow one series. Raises SelectionError when none has."""
+    """Return each cell that has a throughput, under a unique name.
+
+    If several revisions were measured, the newest counts, because services follow one series. Raises SelectionError if
+    no cell was measured."""
     measured = [summary for summary in summarise(records) if summary.images_per_s is not None]
-    newest = {(summary.machine, summary.cell): summary for summary in sorted(measured, key=lambda one: one.began_at)}
+    by_time = sorted(measured, key=lambda summary: summary.began_at)
+    newest = {(summary.machine, summary.cell): summary for summary in by_time}
     summaries = [summary for summary in measured if newest[summary.machine, summary.cell] is summary]
     if not summaries:
         raise SelectionError("no cell was measured in these results: nothing to export; --format csv tells why")
     names = stable_names([(summary.machine, summary.cell) for summary in summaries])
-    ends = (f"... {summary.cell.key}" for summary in summaries)
-    short = [
-        name if len(name) <= _MOST_NAME else name[: _MOST_NAME - len(end)] + end
-        for name, end in zip(names, ends, strict=True)
-    ]
-    return list(zip(short, summaries, strict=True))
+    return [(_shortened(name, summary.cell.key), summary) for name, summary in zip(names, summaries, strict=True)]
+
+
+def _shortened(name: str, key: str) -> str:
+    """Return the name, or if it is too long its beginning and the cell's key."""
+    return name if len(name) <= _MOST_NAME else f"{name[: _MOST_NAME - len(key) - 4]}... {key}"
 
 
 def missing_line(records: Sequence[Record]) -> str | None:
-    """Return a line that names the cells without a throughput, which a service's file leaves out; None where there are
-    none."""
+    """Return a note that names the cells without a throughput, which a service's file leaves out, or None."""
     missing = [summary for summary in summarise(records) if summary.images_per_s is None]
     if not missing:
         return None
@@ -292,9 +306,10 @@ def missing_line(records: Sequence[Record]) -> str | None:
 
 
 _MOST_NAMED = 5
+"""Number of cells that the note names."""
 
 SERVICES: dict[str, Callable[[Sequence[Record]], str]] = {
     "github-action-benchmark": to_github_action_benchmark,
     "bencher": to_bencher,
 }
-"""Formats of services that follow cells over time."""
+"""Formats of services that track benchmarks over time."""

@@ -1,4 +1,4 @@
-"""`tcbench list`: the scenarios, configs and rungs there are, and what GPUs can do."""
+"""`tcbench list`: scenarios, configs, rungs, and the abilities of GPUs."""
 
 from tcbench.show import options
 from tcbench.show.app import command

@@ -1,4 +1,4 @@
-"""Output of `tcbench list --gpus`: the GPUs that come with tcbench, and those that are here."""
+"""The output of `tcbench list --gpus`: GPUs that come with tcbench, and GPUs of this machine."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -21,7 +21,10 @@ from tcbench.show.tables import COUNT, Column, Kind, Table
 
 @dataclass(frozen=True)
 class _GpuRow:
-    """A GPU. `figures` and `rates`: None for one that does not come with tcbench; `here`: what `--device` takes."""
+    """A GPU that tcbench knows or that is present.
+
+    `figures` and `rates` are None for a GPU without a description in tcbench. `devices` are the names of the present
+    ones, as `--device` takes them."""
 
     name: str
     title: str
@@ -29,7 +32,7 @@ class _GpuRow:
     support: Support | None
     figures: GpuFile | None
     rates: Ceilings | None
-    here: tuple[str, ...]
+    devices: tuple[str, ...]
 
     @property
     def tensor_cores(self) -> Generation | None:
@@ -41,12 +44,12 @@ class _GpuRow:
 
 
 def show(as_json: bool, details: bool = False) -> None:
-    """Print for each GPU its Tensor Cores, the software that still serves it, and its peak rates with their source."""
+    """Print each GPU's Tensor Cores, the software that still supports it, and its peak rates with their source."""
     rows = tuple(_rows())
     if as_json:
         typer.echo(versioned(gpus=[_json(row) for row in rows]))
         return
-    software = [one.name for one in rows[0].support.software] if rows[0].support else []
+    software = [served.name for served in rows[0].support.software] if rows[0].support else []
     console = make_console(details=details)
     console.table(Table(_columns(software), rows))
     sources = grouped((row.rates.says, row.name) for row in rows if row.rates)
@@ -60,6 +63,7 @@ def show(as_json: bool, details: bool = False) -> None:
 
 
 def _rows() -> Iterator[_GpuRow]:
+    """Yield the GPUs that come with tcbench, then other GPUs of this machine."""
     present = [
         (kind, device, capability)
         for kind in device_kinds().values()
@@ -70,20 +74,22 @@ def _rows() -> Iterator[_GpuRow]:
     shipped = [gpus.load(name) for name in gpus.names()]
     for figures in shipped:
         kind, _ = absent_device(figures)
-        here = tuple(device.name for _, device, _ in present if device.title == figures.device_name)
+        names = tuple(device.name for _, device, _ in present if device.title == figures.device_name)
         capability = figures.compute_capability
         support = kind.support(capability)
-        yield _GpuRow(figures.name, figures.device_name, capability, support, figures, attained(figures).peaks, here)
+        yield _GpuRow(figures.name, figures.device_name, capability, support, figures, attained(figures).peaks, names)
     titles = {figures.device_name for figures in shipped}
-    others = grouped((device.title, (kind, capability, device.name)) for kind, device, capability in present)
-    for title, those in others.items():
+    by_title = grouped((device.title, (kind, capability, device.name)) for kind, device, capability in present)
+    for title, devices in by_title.items():
         if title not in titles:
-            kind, capability, _ = those[0]
-            here = tuple(name for *_, name in those)
-            yield _GpuRow(title, title, capability, kind.support(capability), None, None, here)
+            kind, capability, _ = devices[0]
+            names = tuple(name for *_, name in devices)
+            yield _GpuRow(title, title, capability, kind.support(capability), None, None, names)
 
 
 def _columns(software: Sequence[str]) -> list[Column[_GpuRow]]:
+    """Return the columns of the table. `software` are the names of the packages whose versions it shows."""
+
     def tera(heading: str, precision: str, needs: str = "") -> Column[_GpuRow]:
         def peak(row: _GpuRow) -> float | None:
             return row.rates.flops_s[precision] if row.rates and (not needs or needs in row.formats) else None
@@ -116,10 +122,12 @@ def _columns(software: Sequence[str]) -> list[Column[_GpuRow]]:
 
 
 def _name(row: _GpuRow) -> Text:
-    return Text.assemble(row.name, (f" ({', '.join(row.here)})", "green") if row.here else "")
+    """Return a GPU's name, with the device names if it is present."""
+    return Text.assemble(row.name, (f" ({', '.join(row.devices)})", "green") if row.devices else "")
 
 
 def _versions(served: ServedVersions) -> str:
+    """Return the versions that support a GPU, in words."""
     if served.first and served.last:
         return f"{served.first} to {served.last}"
     if served.last:
@@ -128,9 +136,10 @@ def _versions(served: ServedVersions) -> str:
 
 
 def _json(row: _GpuRow) -> dict[str, Any]:
+    """Return a GPU's row as JSON."""
     rates, support = row.rates, row.support
     return {
-        **fields(row, "name device_name=title devices=here compute_capability=capability"),
+        **fields(row, "name device_name=title devices compute_capability=capability"),
         **fields(row, "tensor_core_generation=tensor_cores.number architecture=tensor_cores.architecture"),
         "formats": {fmt: fmt in row.formats for fmt in FORMATS} if row.tensor_cores else None,
         **fields(row, "multiprocessors=figures.multiprocessors memory_bytes=figures.memory_bytes"),

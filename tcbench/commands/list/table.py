@@ -1,4 +1,4 @@
-"""Output of `tcbench list`."""
+"""The output of `tcbench list`."""
 
 import typer
 from rich.text import Text
@@ -14,7 +14,7 @@ from tcbench.show.tables import COUNT, Column, Table
 
 
 def show(device: Device, as_json: bool) -> None:
-    """Scenarios with their configs; rungs with what each needs and whether `device` has it."""
+    """Print the scenarios with their configs, and the rungs with their requirements and whether `device` meets them."""
     scenarios = [load(name).on(device.kind) for name in shipped()]
     rungs = [
         (name, rung, _missing(name, rung, device))
@@ -82,26 +82,23 @@ _MODELS: tuple[Column[tuple[str, Network]], ...] = (
     Column("least image", lambda row: f"{row[1].min_image_size}x{row[1].min_image_size}"),
     Column("definition", lambda row: row[1].source),
 )
-"""The models that backends build, as published: for images of 224x224 in 1000 classes."""
-
-
-def _rung_name(backend_name: str, rung: Rung) -> str:
-    return rung.name if backend_name == DEFAULT_BACKEND else f"{backend_name}/{rung.name}"
+"""Columns of the table of models. Figures are those of the published networks: 224x224 images, 1000 classes."""
 
 
 def _missing(backend_name: str, rung: Rung, device: Device) -> str | None:
-    """The thing that the device or installation lacks for the rung, or else for its backend; None where nothing is."""
+    """Return what the device or installation lacks for a rung or its backend, or None."""
     packages = Requires(packages=tuple(backend(backend_name).DEVICES.get(device.kind, ())))
     return missing(rung.requires, device) or missing(packages, device) or emulation(rung.requires, device)
 
 
 def _runs(rung: Rung, device: Device) -> str:
-    """ "yes", and how where the processor lacks instructions that it needs not."""
+    """Return "yes", with the fallback if the processor lacks instructions that the rung can do without."""
     needed = rung.requires.instructions
     return f"yes, {needed.without}" if needed and rung.requires.is_emulated(device.instructions) else "yes"
 
 
 def _needs(requires: Requires) -> str:
+    """Return the requirements of a rung in words."""
     needs = [package.module for package in requires.packages]
     needs += [f"{need.rung} (with {need.when})" if need.when else need.rung for need in requires.rungs]
     if requires.devices is not None:

@@ -1,7 +1,6 @@
-"""The matrix over a cluster: a Slurm job for each partition or type of GPU, all of which run one `tcbench run`.
+"""A matrix on a cluster: a Slurm job per partition or type of GPU, each running the same `tcbench run`.
 
-submitit submits the scripts, which are written without it, and follows the jobs.
-"""
+Scripts are written without submitit; submitit submits them and follows the jobs."""
 
 import contextlib
 import io
@@ -25,31 +24,32 @@ from tcbench.core.variables import outside_jobs
 from tcbench.run.worker_launch import python_module
 
 FOLDER = ".jobs"
-"""The folder beside the machines' in which submitit keeps jobs, their scripts and what they print."""
+"""Folder beside those of machines in which submitit keeps jobs, scripts and logs."""
 
 _POLL_S = 1.0
 _WRITTEN_WITHIN_S = 15.0
-"""Seconds until what a node has written shows here, on a shared file system that caches."""
+"""Seconds after which a file written by a node is visible here, on a shared file system with a cache."""
 
 
 @dataclass(frozen=True)
 class Target:
-    """One job's place: a partition (None: the cluster's default), a type of GPU (None: any), or both."""
+    """The place of one job: a partition (None: the cluster's default), a type of GPU (None: any), or both."""
 
     partition: str | None
     gpu: str | None
 
     @property
     def name(self) -> str:
+        """The name of the place: `a100-h100`."""
         return "-".join(filter(None, (self.partition, self.gpu)))
 
 
 Gpus = Mapping[str, frozenset[str]]
-"""The types of GPU of each partition; "" is one without a type."""
+"""The types of GPU of each partition; "" is a GPU without a type."""
 
 
-def gpus() -> Gpus:
-    """The cluster's partitions with their GPUs. Raises ClusterError where there is no Slurm, or none that answers."""
+def gpus_by_partition() -> Gpus:
+    """Return the cluster's partitions with their GPUs. Raises ClusterError if Slurm is missing or does not answer."""
     missing = [name for name in ("sbatch", "srun", "sinfo", "squeue") if shutil.which(name) is None]
     if missing:
         raise ClusterError(f"no {missing[0]} here: expected Slurm's commands on PATH, as on a cluster's login node")
@@ -67,27 +67,27 @@ def gpus() -> Gpus:
     return partitions
 
 
-def unchecked(partitions: Sequence[str], types: Sequence[str]) -> Gpus:
-    """A cluster that has what is named, for scripts that are written where no Slurm is."""
+def assumed_gpus(partitions: Sequence[str], types: Sequence[str]) -> Gpus:
+    """Return a cluster that has everything named, for writing scripts where there is no Slurm."""
     return dict.fromkeys(partitions or ("",), frozenset({*types, ""}))
 
 
-def targets(partitions: Sequence[str], types: Sequence[str], there: Gpus) -> tuple[Target, ...]:
-    """Each of the partitions with each of the types of GPU. Raises ClusterError for one that is not there."""
+def targets(partitions: Sequence[str], types: Sequence[str], gpus: Gpus) -> tuple[Target, ...]:
+    """Return every combination of partition and type of GPU. Raises ClusterError for one that does not exist."""
     if not partitions and not types:
-        raise ClusterError(f"expected --partition or --gpu; this cluster has the partitions {', '.join(there)}")
+        raise ClusterError(f"expected --partition or --gpu; this cluster has the partitions {', '.join(gpus)}")
     for name in partitions:
-        if name not in there:
-            raise ClusterError(f"--partition {name}: no such partition; {hint(name, there)}")
+        if name not in gpus:
+            raise ClusterError(f"--partition {name}: no such partition; {hint(name, gpus)}")
     chosen = []
     for partition in partitions or (None,):
-        known = there[partition] if partition else frozenset[str]().union(*there.values())
+        types_there = gpus[partition] if partition else frozenset[str]().union(*gpus.values())
         for gpu in types or (None,):
-            if gpu is not None and gpu not in known:
+            if gpu is not None and gpu not in types_there:
                 where = f"partition {partition}" if partition else "this cluster"
                 raise ClusterError(
                     f"--gpu {gpu}: {where} has no such GPU"
-                    + (f"; {hint(gpu, sorted(known - {''}))}" if known - {""} else ", nor one with a type")
+                    + (f"; {hint(gpu, sorted(types_there - {''}))}" if types_there - {""} else ", nor one with a type")
                 )
             chosen.append(Target(partition, gpu))
     return tuple(dict.fromkeys(chosen))
@@ -95,8 +95,10 @@ def targets(partitions: Sequence[str], types: Sequence[str], there: Gpus) -> tup
 
 @dataclass(frozen=True)
 class Request:
-    """A job's demand: minutes until it is ended, a GPU for each rank (`on_gpus`: where the partition has some), and
-    more options of sbatch by their long names with `_`, which go before these."""
+    """The resources of a job.
+
+    `time_min` is the time limit in minutes; each rank gets a GPU if `on_gpus` and the partition has any. `options` are
+    further sbatch options by long name (with `_`); they override ours."""
 
     time_min: int
     ranks: int
@@ -105,7 +107,8 @@ class Request:
 
     @property
     def ranks_per_node(self) -> int:
-        """As many on each node: a rank takes a GPU by its number on its node. Raises ClusterError."""
+        """The number of ranks on each node, which is equal on all nodes, because a rank takes a GPU by its number on
+        the node. Raises ClusterError."""
         nodes = self.options.get("nodes", "1")
         count = int(nodes) if isinstance(nodes, str) and re.fullmatch("[0-9]{1,9}", nodes, re.ASCII) else 0
         if count == 0:
@@ -122,16 +125,19 @@ class Request:
 
 _TASKS = ("ntasks", "ntasks_per_node")
 _GPUS = ("gpus", "gpus_per_node", "gpus_per_task", "gpus_per_socket", "gres")
-"""Options of sbatch by which a user asks for tasks and for GPUs in place of ours."""
+"""Options of sbatch by which users request tasks or GPUs themselves."""
 
 
-def script(target: Target, scenario: str, command: Sequence[str], folder: Path, request: Request, there: Gpus) -> str:
-    """The script of one target's job, which runs tcbench with the words of `command`; submitit keeps them in `folder`.
+def job_script(
+    target: Target, scenario: str, command: Sequence[str], folder: Path, request: Request, gpus: Gpus
+) -> str:
+    """Return the script of a target's job, which runs tcbench with the words of `command`.
 
-    It asks for no signal ahead of the time limit, as submitit does by itself: that goes to the job's steps, up to a
-    minute early, and would kill the ranks of a trial. Ranks are started by `srun` within the job, which a step of the
-    job's own would leave no room for."""
-    has_gpus = target.gpu or target.partition is None or there[target.partition]
+    submitit keeps the job in `folder`. Unlike submitit's own scripts, it requests no signal ahead of the time limit:
+    Slurm sends that to the job's steps, up to a minute early, which would kill the ranks of a trial. tcbench starts
+    ranks by `srun` within the job, so it must not run in a step of the job itself, which would leave no room for
+    them."""
+    has_gpus = target.gpu or target.partition is None or gpus[target.partition]
     each: dict[str, str | int | bool] = {"job_name": f"tcbench-{scenario}-{target.name}", "nodes": 1}
     each |= {"time": request.time_min, "open_mode": "append", "output": f"{folder.absolute()}/%j_0_log.out"}
     if target.partition:
@@ -144,33 +150,33 @@ def script(target: Target, scenario: str, command: Sequence[str], folder: Path, 
         f"#SBATCH --{name.replace('_', '-')}" + ("" if value is True else f"={shlex.quote(str(value))}")
         for name, value in sorted({**each, **request.options}.items())
     ]
-    # -P: what lies in the current directory is no module of submitit's or of ours.
+    # -P: files in the current directory must not shadow modules.
     words = [sys.executable, "-P", "-u", "-m", "submitit.core._submit", str(folder)]
-    runs = [f"# {plain(shown(command))}", "export SUBMITIT_EXECUTOR=slurm", shlex.join(words)]
+    runs = [f"# {plain(command_text(command))}", "export SUBMITIT_EXECUTOR=slurm", shlex.join(words)]
     return "\n".join(["#!/bin/bash", "", *lines, "", *runs, ""])
 
 
 def executor(folder: Path, script: str) -> Any:
-    """submitit's executor of a job with that script."""
+    """Return submitit's executor of a job with this script."""
     from tcbench.commands.submit.slurm import Slurm
 
     return Slurm(folder, script)
 
 
-def shown(command: Sequence[str]) -> str:
-    """A job's command as a user would give it."""
+def command_text(command: Sequence[str]) -> str:
+    """Return a job's command as a user would type it."""
     return shlex.join(["tcbench", *command])
 
 
-def work(command: Sequence[str], folder: str) -> int:
-    """A job's work: run tcbench with these words, leave its exit code in the job's folder, and give it."""
+def run_job(command: Sequence[str], folder: str) -> int:
+    """Run tcbench inside a job, and store its exit code in the job's folder."""
     from submitit import JobEnvironment
 
-    # A job that Slurm has put back into the queue goes on with the run that it began.
+    # A job that Slurm has requeued continues the run that it began.
     again = ["--resume"] if os.environ.get("SLURM_RESTART_COUNT") and "--resume" not in command else []
     words = python_module(sys.executable, "tcbench", *command, *again)
     code = process.run(words, folder=Path.cwd(), environment=os.environ, output=sys.stdout.buffer)
-    if code < 0:  # at the time limit, for one: this process is ended next, and its job's state says by what
+    if code < 0:  # for example at the time limit: this process is killed next, and the job's state tells the reason
         raise RuntimeError(f"tcbench was killed by signal {-code}")
     files.write(Path(folder) / _code_name(JobEnvironment().job_id), str(code).encode())
     return code
@@ -182,7 +188,7 @@ def _code_name(job_id: str) -> str:
 
 @dataclass(frozen=True)
 class _Note:
-    """The facts of a submitted job that are kept for whoever comes back to it."""
+    """The facts of a submitted job that are stored for a later `--resume`."""
 
     job_id: str
     command: tuple[str, ...]
@@ -193,7 +199,7 @@ _NOTE = "job.json"
 
 @dataclass(frozen=True)
 class Job:
-    """A job that was submitted. `handle` is submitit's."""
+    """A submitted job. `handle` is submitit's own object."""
 
     target: Target
     command: tuple[str, ...]
@@ -209,30 +215,30 @@ class Job:
 
     @property
     def last_line(self) -> str:
-        """The line of the log that says how its command ended: the last error of tcbench, else the last line that is
-        not submitit's own; "" where there is none."""
+        """The line of the log that tells how the command ended: the last error of tcbench, else the last line of its
+        output; "" if there is none."""
         with contextlib.suppress(OSError):
             lines = [line.strip() for line in self.log.read_text(errors="replace").splitlines()]
-            said_by_command = [plain(line) for line in lines if line and not line.startswith("submitit ")]
-            errors = [line for line in said_by_command if line.startswith("tcbench: error")]
-            return (errors or said_by_command or [""])[-1]
+            output = [plain(line) for line in lines if line and not line.startswith("submitit ")]
+            errors = [line for line in output if line.startswith("tcbench: error")]
+            return (errors or output or [""])[-1]
         return ""
 
     @property
     def submitted_at(self) -> float:
-        """When, in seconds since the epoch by the clock of the file system."""
+        """The time of submission in seconds since the epoch, by the file system's clock."""
         return (self.log.parent / _NOTE).stat().st_mtime
 
     @property
     def exit_code(self) -> int | None:
-        """The exit code of its command; None where that has not come to its end."""
+        """The exit code of the job's command; None if it has not finished."""
         with contextlib.suppress(OSError, ValueError):
             return int((self.log.parent / _code_name(self.id)).read_text())
         return None
 
     @property
     def state(self) -> str:
-        """By Slurm's word, such as "running"."""
+        """The state in Slurm's words, such as "running"."""
         return str(self.handle.state).lower()
 
     @property
@@ -247,7 +253,7 @@ def submit(slurm: Any, target: Target, command: Sequence[str]) -> Job:
     folder = Path(slurm.folder)
     try:
         with contextlib.redirect_stderr(io.StringIO()):  # submitit prints there what it raises
-            handle = slurm.submit(work, tuple(command), str(folder))
+            handle = slurm.submit(run_job, tuple(command), str(folder))
     except (FailedJobError, FailedSubmissionError) as error:
         raise ClusterError(f"{target.name}: {plain(' '.join(str(error).split()))}") from None
     except OSError as error:
@@ -257,8 +263,8 @@ def submit(slurm: Any, target: Target, command: Sequence[str]) -> Job:
     return Job(target, note.command, handle)
 
 
-def last(slurm: Any, target: Target) -> Job | None:
-    """The target's newest job; None where there is none."""
+def newest_job(slurm: Any, target: Target) -> Job | None:
+    """Return the target's newest job, or None."""
     folder = Path(slurm.folder)
     try:
         note = msgspec.json.decode((folder / _NOTE).read_bytes(), type=_Note)
@@ -268,13 +274,13 @@ def last(slurm: Any, target: Target) -> Job | None:
 
 
 def cancel(jobs: Iterable[Job]) -> None:
-    """Take jobs out of the queue."""
+    """Remove jobs from the queue."""
     for job in jobs:
         job.handle.cancel(check=False)
 
 
 def follow(jobs: Iterable[Job]) -> Iterator[Job]:
-    """Each of the jobs in turns, for the last time when it has ended; waits in between."""
+    """Yield each job in turn until all have ended, the last time after its end. Waits between rounds."""
     remaining = list(jobs)
     while remaining:
         for job in tuple(remaining):

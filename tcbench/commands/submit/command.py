@@ -1,4 +1,4 @@
-"""`tcbench submit`: one run on several kinds of machine of a cluster."""
+"""`tcbench submit`: one run on several kinds of machines of a cluster."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ CLUSTER = options.Group("Where it runs")
 
 
 def _names(option: str, text: str | None) -> list[str]:
-    """The names of an option, each once. Raises SelectionError."""
+    """Return the comma-separated names of an option, without duplicates. Raises SelectionError."""
     names = list(dict.fromkeys(text.split(","))) if text is not None else []
     for name in names:
         if not re.fullmatch(r"[A-Za-z0-9_.-]+", name, re.ASCII):
@@ -34,15 +34,16 @@ def _names(option: str, text: str | None) -> list[str]:
     return names
 
 
-_TAKEN = ("array", "wrap", "output", "error", "job-name", "open-mode")
+_RESERVED = ("array", "wrap", "output", "error", "job-name", "open-mode")
+"""Options of sbatch that tcbench sets itself."""
 
 
-def _sbatch_options(given: Sequence[str] | None) -> dict[str, str | bool]:
-    """Options of sbatch by their names. Raises SelectionError."""
+def _sbatch_options(texts: Sequence[str] | None) -> dict[str, str | bool]:
+    """Return sbatch options by name. Raises SelectionError."""
     options: dict[str, str | bool] = {}
-    for text in given or ():
+    for text in texts or ():
         name, has_value, value = text.partition("=")
-        if name in _TAKEN:
+        if name in _RESERVED:
             raise SelectionError(f"--sbatch {name}: tcbench sets that itself, and follows the job by it")
         if name == "signal":
             raise SelectionError(
@@ -108,7 +109,7 @@ def submit(
     from tcbench.run.plan import plan_of
 
     on_gpus = _runs_on_gpus(chosen.device)
-    # As far as it can be made without the device.
+    # The plan is made without the device, which only the jobs have.
     plan = plan_of(replace(chosen, device=host_device().name) if on_gpus else chosen, remote=True)
     submitit = Package("submitit", "uv sync --extra slurm")
     if not dry_run and not submitit.is_installed():
@@ -119,10 +120,10 @@ def submit(
         raise SelectionError(f"--gpu {gpu} with --device {chosen.device}: expected --partition, or no --device")
     partitions, types = _names("--partition", partition), _names("--gpu", gpu)
     if dry_run and (partitions or types) and which("sbatch") is None:
-        gpus = cluster.unchecked(partitions, types)
+        gpus = cluster.assumed_gpus(partitions, types)
         _say("note: no sbatch here: partitions and GPUs are not checked", quiet)
     else:
-        gpus = cluster.gpus()
+        gpus = cluster.gpus_by_partition()
     request = cluster.Request(
         time_min=time,
         ranks=max(planned.cell.ranks for planned in plan.cells),
@@ -137,7 +138,7 @@ def submit(
         words += ["--out", str(out.absolute()), "--label", target.name]
         words += ["--resume"] * resume + (["--allow", allow] if allow else [])
         folder = out.absolute() / cluster.FOLDER / f"{plan.scenario.name}{run_id_suffix(target.name)}"
-        script = cluster.script(target, plan.scenario.name, words, folder, request, gpus)
+        script = cluster.job_script(target, plan.scenario.name, words, folder, request, gpus)
         if dry_run:
             typer.echo(script)
         else:
@@ -154,7 +155,7 @@ def submit(
 
 
 def _runs_on_gpus(device: str) -> bool:
-    """Whether a job of this --device is to be given GPUs. Raises SelectionError for no device."""
+    """Return whether jobs with this --device need GPUs. Raises SelectionError for an unknown device."""
     from tcbench.engine.api import kind_of
 
     if device == "auto":
@@ -164,20 +165,22 @@ def _runs_on_gpus(device: str) -> bool:
 
 
 def _begin(work: Sequence[tuple[Target, Sequence[str], Any]], jobs: list[Job], resume: bool, quiet: bool) -> None:
-    """Submit what has to run, and add it to `jobs`; with `resume` also what runs already, and without what has come to
-    its end. All or nothing: raises ClusterError where the cluster does not take one of them."""
+    """Submit jobs and add them to `jobs`.
+
+    With `resume`, running jobs are added without being submitted, and finished ones are skipped. All or nothing: raises
+    ClusterError if the cluster rejects a job, after cancelling the others."""
     from tcbench.commands.submit import cluster
 
     submitted: list[Job] = []
     for target, words, executor in work:
-        last = cluster.last(executor, target) if resume else None
-        same = last is not None and _measured(last.command) == _measured(words)
+        last = cluster.newest_job(executor, target) if resume else None
+        same = last is not None and _question(last.command) == _question(words)
         if last is not None and not last.ended:
             if not same:
                 cluster.cancel(submitted)
                 raise ClusterError(
-                    f"{target.name}: job {last.id} still runs `{cluster.shown(last.command)}`; wait for its end, or "
-                    f"end it with: scancel {last.id}"
+                    f"{target.name}: job {last.id} still runs `{cluster.command_text(last.command)}`; wait for its "
+                    f"end, or end it with: scancel {last.id}"
                 )
             jobs.append(last)
         elif last is not None and same and last.exit_code == 0:
@@ -192,21 +195,21 @@ def _begin(work: Sequence[tuple[Target, Sequence[str], Any]], jobs: list[Job], r
             jobs.append(job)
 
 
-def _measured(words: Sequence[str]) -> list[str]:
-    """The words that say what is measured: all up to the job's label, after which stands how it resumes."""
+def _question(words: Sequence[str]) -> list[str]:
+    """Return the words of a command that say what is measured, without those on how to resume."""
     return [*words[: words.index("--label") + 2]]
 
 
 def _follow(jobs: Sequence[Job], out: Path, scenario: str, quiet: bool) -> bool:
-    """Say how the jobs go until all have ended. True when one has not done all."""
+    """Report the progress of jobs until all have ended. Returns whether any job failed."""
     from tcbench.commands.submit import cluster
     from tcbench.core import store
     from tcbench.show.format import counted
 
-    failed, said = False, dict[str, str]()
+    failed, last_lines = False, dict[str, str]()
     for job in cluster.follow(jobs):
         records = store.latest(out, None, scenario, store.run_id_suffix(job.target.name))
-        # An older run's are not this job's.
+        # Records from before the submission belong to an older run.
         if records is not None and records.stat().st_mtime < job.submitted_at:
             records = None
         n = records.read_bytes().count(b"\n") if records else 0
@@ -222,19 +225,20 @@ def _follow(jobs: Sequence[Job], out: Path, scenario: str, quiet: bool) -> bool:
             how = f"job {job.id} has ended {early}"
             why = f": {job.last_line}" if job.last_line else ""
             line = f"{job.target.name}: {how}{measured}{why}; its log: {job.log}"
-        if said.get(job.id) != line:
-            said[job.id] = line
+        if last_lines.get(job.id) != line:
+            last_lines[job.id] = line
             _say(line, quiet and not bad)
     return failed
 
 
 def _say(line: str, quiet: bool) -> None:
+    """Print a line on standard error."""
     if not quiet:
         typer.echo(line, err=True)
 
 
 def _how_to_go_on(jobs: Sequence[Job]) -> str:
-    """A line with the commands that come back to the jobs and that end them."""
+    """Return the commands that resume and that cancel the jobs."""
     again = f"go on with: {command_again(resume=True)}"
     if not jobs:
         return f"nothing was submitted; {again}"

@@ -1,5 +1,6 @@
-"""submitit's executor for Slurm, with scripts of ours and states by squeue. The only module that imports submitit as it
-is imported: `tcbench.commands.submit.cluster` writes scripts without it."""
+"""submitit's executor for Slurm, with our own scripts, and job states from squeue.
+
+Only this module imports submitit at its top; `tcbench.commands.submit.cluster` can write scripts without it."""
 
 import logging
 from pathlib import Path
@@ -15,11 +16,11 @@ _ENDED = {
     *("BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "GONE", "NODE_FAIL", "OUT_OF_MEMORY", "PREEMPTED"),
     *("REVOKED", "TIMEOUT"),
 }
-"""States of a job that will not run again, as squeue names them; GONE is one that Slurm has forgotten."""
+"""States of a job that will not run again, as squeue names them; GONE is a job that Slurm has forgotten."""
 
 
 class _Queue(SlurmInfoWatcher):
-    """States of jobs by squeue, which every Slurm answers; sacct needs a database that small clusters do without."""
+    """Job states from squeue, which every Slurm has. sacct would need a database, which small clusters lack."""
 
     def _make_command(self) -> list[str] | None:
         return [*outside_jobs_command(), "squeue", "--me", "--noheader", "--states=all", "--format=%i %T"]
@@ -38,7 +39,7 @@ class _SlurmJob(SlurmJob[int]):
 
 
 class Slurm(submitit.SlurmExecutor):
-    """submitit's executor of a job whose script is given; its states need no database of jobs."""
+    """submitit's executor of a job with a given script; states need no job database."""
 
     job_class = _SlurmJob
 

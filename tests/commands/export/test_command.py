@@ -17,12 +17,12 @@ def test_tables_of_real_runs_hold_every_trial_cell_or_step(tmp_path, per):
     shipped.copy(tmp_path, ".jsonl")
     real = tmp_path / "results" / "amd-epyc-2cpu"
     records = store.read([real]).records
-    told = {(one.run_id, one.environment.commit) for one in records if one.environment}
-    code = {run: frozenset(commit for of, commit in told if of == run) for run, _ in told}
+    commits = {(record.run_id, record.environment.commit) for record in records if record.environment}
+    code = {run: frozenset(commit for run_id, commit in commits if run_id == run) for run, _ in commits}
     expected = {
         "trial": len(records),
-        "cell": len({(one.cell.key, code[one.run_id]) for one in records}),
-        "step": sum(one.measurement.timed_steps for one in records),
+        "cell": len({(record.cell.key, code[record.run_id]) for record in records}),
+        "step": sum(record.measurement.timed_steps for record in records),
     }[per]
     assert tcbench(tmp_path, "export", real, "--per", per, "-o", "a.csv").out == "wrote a.csv\n"
     assert tcbench(tmp_path, "export", real, "--per", per, "-o", "a.parquet", "--format", "parquet").code == 0

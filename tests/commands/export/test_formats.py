@@ -76,27 +76,27 @@ def test_an_interval_without_end_is_null():
     assert json.loads(export.to_github_action_benchmark([record]))[0]["range"] == "± >100%"
 
 
-@pytest.mark.parametrize("of", [export.to_github_action_benchmark, export.to_bencher])
-def test_names_are_unique_with_several_machines_and_inputs_and_stay_the_same(of):
+@pytest.mark.parametrize("form", [export.to_github_action_benchmark, export.to_bencher])
+def test_names_are_unique_with_several_machines_and_inputs_and_stay_the_same(form):
     cells = [
         factories.make_cell(),
         factories.make_cell(image_size=96),
         factories.make_cell(threads=4),
         factories.make_cell(input=msgspec.structs.replace(factories.make_cell().input, kind="folder", path="/data")),
     ]
-    here = [factories.make_record(cell=cell) for cell in cells]
-    found = json.loads(of([*here, *elsewhere(here)]))
-    names = list(found) if isinstance(found, dict) else [entry["name"] for entry in found]
+    local = [factories.make_record(cell=cell) for cell in cells]
+    exported = json.loads(form([*local, *elsewhere(local)]))
+    names = list(exported) if isinstance(exported, dict) else [entry["name"] for entry in exported]
     assert len(set(names)) == len(names) == 8
-    alone = json.loads(of(elsewhere(here[1:2])))
+    alone = json.loads(form(elsewhere(local[1:2])))
     assert (next(iter(alone)) if isinstance(alone, dict) else alone[0]["name"]) in names
 
 
 def test_a_name_is_never_longer_than_bencher_takes():
     records = [factories.make_record("x" * 3000), factories.make_record("x" * 3000 + "y")]
-    found = json.loads(export.to_bencher(records))
-    assert len(found) == 2
-    assert all(len(name) <= 1024 for name in found)
+    exported = json.loads(export.to_bencher(records))
+    assert len(exported) == 2
+    assert all(len(name) <= 1024 for name in exported)
 
 
 def test_bencher_gets_the_unit_of_a_step_of_ones_own():

@@ -1,4 +1,4 @@
-"""What `tcbench list` says of GPUs, and of rungs on a device."""
+"""The output of `tcbench list`: GPUs, and rungs on a device."""
 
 import json
 
@@ -14,13 +14,13 @@ from tcbench.show.tables import Screen
 
 
 def test_gpus_that_are_here_are_marked_or_added(monkeypatch, capsys):
-    here = (
+    devices = (
         Gpu(0, "NVIDIA H200", (9, 0), 132, 2**37),
         Gpu(1, "NVIDIA A10", (8, 6), 72, 2**34),
         Gpu(2, "NVIDIA A10", (8, 6), 72, 2**34),
         Gpu(3, "Some GPU to come", (19, 0), 1, 2**34),
     )
-    monkeypatch.setattr(driver, "gpus", lambda: Gpus(here, (13, 0)))
+    monkeypatch.setattr(driver, "gpus", lambda: Gpus(devices, (13, 0)))
     shown.show(as_json=True)
     rows = {row["name"]: row for row in json.loads(capsys.readouterr().out)["gpus"]}
     assert rows["H200"]["devices"] == ["cuda:0"]
@@ -36,8 +36,8 @@ def test_gpus_that_are_here_are_marked_or_added(monkeypatch, capsys):
 
 
 def test_every_known_compute_capability_has_all_of_its_facts():
-    known = {capability for generation in tensor_cores._GENERATIONS for capability in generation.capabilities}
-    assert {divmod(sm, 10) for sm in peaks._PER_CLOCK} == set(packages._FIRST_CUDA) == known
+    capabilities = {capability for generation in tensor_cores._GENERATIONS for capability in generation.capabilities}
+    assert {divmod(sm, 10) for sm in peaks._PER_CLOCK} == set(packages._FIRST_CUDA) == capabilities
     for sm, rates in peaks._PER_CLOCK.items():
         cores = tensor_cores.generation_of(divmod(sm, 10))
         assert cores is not None

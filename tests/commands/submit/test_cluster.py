@@ -1,4 +1,4 @@
-"""Which jobs a cluster gets, their scripts, and their ends by what squeue says; Slurm's commands are stand-ins here."""
+"""The jobs of a cluster, their scripts, and their ends as squeue reports them; Slurm itself has stand-ins."""
 
 import shlex
 import sys
@@ -26,8 +26,8 @@ def slurm(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", f"{tmp_path}/slurm:/usr/bin:/bin")
 
     def command(name: str, prints: str = "", code: int = 0, says: str = "") -> None:
-        said = f"printf '%s' {shlex.quote(prints)}; printf '%s' {shlex.quote(says)} >&2"
-        projects.interpreter(tmp_path / "slurm" / name, said, f"exit {code}")
+        output = f"printf '%s' {shlex.quote(prints)}; printf '%s' {shlex.quote(says)} >&2"
+        projects.interpreter(tmp_path / "slurm" / name, output, f"exit {code}")
 
     for name in ("sbatch", "srun", "sinfo", "squeue", "scancel"):
         command(name)
@@ -35,18 +35,18 @@ def slurm(tmp_path, monkeypatch):
 
 
 def test_the_gpus_of_each_partition_are_slurms(slurm):
-    there = "a100|gpu:a100:4(S:0-1)\nmixed|gpu:v100:2,gpu:h100:8\nmixed|(null)\nplain|(null)\nold|gpu:4,nvme:1\n"
-    slurm("sinfo", there)
-    assert cluster.gpus() == THERE
+    sinfo = "a100|gpu:a100:4(S:0-1)\nmixed|gpu:v100:2,gpu:h100:8\nmixed|(null)\nplain|(null)\nold|gpu:4,nvme:1\n"
+    slurm("sinfo", sinfo)
+    assert cluster.gpus_by_partition() == THERE
 
 
 def test_a_machine_without_slurm_and_one_whose_controller_is_silent_are_clear_lines(slurm, monkeypatch, tmp_path):
     slurm("sinfo", code=1, says="slurm_load_partitions: Unable to contact slurm controller")
     with pytest.raises(ClusterError, match=r"^sinfo: slurm_load_partitions: Unable to contact"):
-        cluster.gpus()
+        cluster.gpus_by_partition()
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(ClusterError, match=r"^no sbatch here: expected Slurm's commands on PATH"):
-        cluster.gpus()
+        cluster.gpus_by_partition()
 
 
 @pytest.mark.parametrize(
@@ -63,7 +63,7 @@ def test_there_is_a_job_for_each_partition_and_type_of_gpu(partitions, types, na
 
 
 @pytest.mark.parametrize(
-    ("partitions", "types", "said"),
+    ("partitions", "types", "message"),
     [
         ([], [], "expected --partition or --gpu; this cluster has the partitions a100, mixed, plain, old"),
         (["a10"], [], "--partition a10: no such partition; did you mean 'a100'?"),
@@ -72,14 +72,14 @@ def test_there_is_a_job_for_each_partition_and_type_of_gpu(partitions, types, na
         ([], ["tpu"], "--gpu tpu: this cluster has no such GPU; expected one of a100, h100, v100"),
     ],
 )
-def test_what_the_cluster_does_not_have_is_one_line(partitions, types, said):
+def test_what_the_cluster_does_not_have_is_one_line(partitions, types, message):
     with pytest.raises(ClusterError) as error:
         cluster.targets(partitions, types, THERE)
-    assert str(error.value) == said
+    assert str(error.value) == message
 
 
 def script(target: Target, request: Request, folder: Path) -> list[str]:
-    return cluster.script(target, "cpu", ["run", "cpu", "--bs", "4"], folder, request, THERE).splitlines()
+    return cluster.job_script(target, "cpu", ["run", "cpu", "--bs", "4"], folder, request, THERE).splitlines()
 
 
 @pytest.fixture
@@ -123,7 +123,7 @@ def test_ranks_and_their_gpus_are_spread_evenly_over_several_nodes(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("ranks", "nodes", "said"),
+    ("ranks", "nodes", "message"),
     [
         (3, "2", "--sbatch nodes=2: 3 ranks are not as many on each; expected a number of nodes that divides 3"),
         (4, "1-2", "--sbatch nodes=1-2: expected one number of nodes: ranks and GPUs are asked for by node"),
@@ -131,19 +131,21 @@ def test_ranks_and_their_gpus_are_spread_evenly_over_several_nodes(tmp_path):
         (4, True, "--sbatch nodes=True: expected one number of nodes: ranks and GPUs are asked for by node"),
     ],
 )
-def test_ranks_that_cannot_be_spread_evenly_are_one_line(tmp_path, ranks, nodes, said):
+def test_ranks_that_cannot_be_spread_evenly_are_one_line(tmp_path, ranks, nodes, message):
     with pytest.raises(ClusterError) as error:
         script(Target("mixed", None), Request(1, ranks, True, {"nodes": nodes}), tmp_path)
-    assert str(error.value) == said
+    assert str(error.value) == message
 
 
 @pytest.mark.parametrize(
-    ("given", "left_out"),
+    ("user_options", "left_out"),
     [({"gpus": "4", "ntasks": "2"}, ("--gpus-per-node", "--ntasks-per-node")), ({"gres": "gpu:4"}, ("--gpus",))],
 )
-def test_the_users_options_go_before_ours(tmp_path, given, left_out):
-    lines = script(Target("a100", None), Request(1, 8, True, {**given, "time": "2:00:00"}), tmp_path)
-    assert {f"#SBATCH --{name}={value}" for name, value in given.items()} | {"#SBATCH --time=2:00:00"} <= set(lines)
+def test_the_users_options_go_before_ours(tmp_path, user_options, left_out):
+    lines = script(Target("a100", None), Request(1, 8, True, {**user_options, "time": "2:00:00"}), tmp_path)
+    assert {f"#SBATCH --{name}={value}" for name, value in user_options.items()} | {"#SBATCH --time=2:00:00"} <= set(
+        lines
+    )
     assert "#SBATCH --time=1" not in lines
     assert not [line for line in lines if line.startswith(tuple(f"#SBATCH {name}" for name in left_out))]
 
@@ -173,7 +175,7 @@ def test_no_variable_of_a_surrounding_job_reaches_slurms_commands(slurm, with_su
     options = ("SBATCH_PARTITION", "SLURM_CPUS_PER_TASK", "SLURM_JOB_ID", "SINFO_FORMAT", "SQUEUE_FORMAT")
     for name in (*options, "SLURM_CONF"):
         monkeypatch.setenv(name, "1")
-    cluster.gpus()
+    cluster.gpus_by_partition()
     job = cluster.submit(cluster.executor(tmp_path / "jobs", "#!/bin/bash\n"), Target("a100", None), ["run"])
     assert job.state
     assert (tmp_path / "seen").read_text().splitlines() == ["SLURM_CONF=1"] * 3
@@ -186,7 +188,7 @@ def test_a_refusal_of_sbatch_is_one_line(slurm, with_submitit, tmp_path, capsys)
     with pytest.raises(ClusterError, match=r"^a100: sbatch: error: Batch job submission failed: Invalid account$"):
         cluster.submit(slurm_executor, target, ["run"])
     assert capsys.readouterr().err == ""
-    assert cluster.last(slurm_executor, target) is None
+    assert cluster.newest_job(slurm_executor, target) is None
 
 
 @pytest.mark.parametrize(

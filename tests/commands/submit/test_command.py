@@ -72,16 +72,16 @@ class Jobs:
 
 @pytest.fixture
 def jobs(monkeypatch):
-    made = Jobs()
-    monkeypatch.setattr(cluster, "gpus", lambda: THERE)
-    monkeypatch.setattr(cluster, "executor", made.executor)
+    stand_in = Jobs()
+    monkeypatch.setattr(cluster, "gpus_by_partition", lambda: THERE)
+    monkeypatch.setattr(cluster, "executor", stand_in.executor)
     monkeypatch.setattr(cluster, "_POLL_S", 0.001)
-    return made
+    return stand_in
 
 
 def test_each_job_runs_the_same_options_under_a_label_of_its_own(jobs, tmp_path):
-    given = "--config fp32,fp16 --config fp32+nhwc --bs 4,8 --budget 2m --trials 2 --seed 0 --fresh-autotune"
-    done = ended(tmp_path, *SUBMIT, *given.split())
+    selection = "--config fp32,fp16 --config fp32+nhwc --bs 4,8 --budget 2m --trials 2 --seed 0 --fresh-autotune"
+    done = ended(tmp_path, *SUBMIT, *selection.split())
     options = shlex.split("--bs 4,8 --config fp32,fp16,fp32+nhwc --device cpu --trials 2 --budget 120 --fresh-autotune")
     assert jobs.commands == [
         ["run", "cpu", *options, "--out", str(tmp_path / "results"), "--label", name] for name in ("a100", "h100")
@@ -154,8 +154,8 @@ def test_another_command_does_not_follow_a_job_that_still_runs(jobs, tmp_path, m
     monkeypatch.setattr("tcbench.commands.submit.command._follow", lambda *_: False)
     tcbench(tmp_path, *SUBMIT)
     done = tcbench(tmp_path, *SUBMIT, "--bs", "4", "--resume")
-    said = "a100: job 1 still runs `tcbench run cpu .*; wait for its end, or end it with: scancel 1"
-    assert (done.code, bool(re.search(said, done.err))) == (2, True)
+    message = "a100: job 1 still runs `tcbench run cpu .*; wait for its end, or end it with: scancel 1"
+    assert (done.code, bool(re.search(message, done.err))) == (2, True)
 
 
 def test_where_the_cluster_refuses_one_job_none_is_left(jobs, tmp_path):
@@ -175,7 +175,7 @@ def test_records_of_an_older_run_are_not_the_jobs(jobs, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (["submit"], "Missing argument 'SCENARIO'"),
         (["submit", "cpu"], "expected --partition or --gpu; this cluster has the partitions a100, h100"),
@@ -191,10 +191,10 @@ def test_records_of_an_older_run_are_not_the_jobs(jobs, tmp_path):
         ([*SUBMIT, "--label", "x"], "No such option: --label"),
     ],
 )
-def test_bad_input_is_one_line_and_submits_nothing(jobs, tmp_path, words, said):
+def test_bad_input_is_one_line_and_submits_nothing(jobs, tmp_path, words, message):
     done = ended(tmp_path, *words, code=2)
     assert done.err.startswith("tcbench: error: ")
-    assert said in done.err
+    assert message in done.err
     assert done.err.count("\n") == 1
     assert jobs.commands == []
 
@@ -218,17 +218,17 @@ def test_a_jobs_work_leaves_its_exit_code_and_goes_on_where_slurm_starts_it_agai
     monkeypatch.setattr(submitit, "JobEnvironment", lambda: SimpleNamespace(job_id="7"))
     monkeypatch.setattr("sys.stdout", SimpleNamespace(buffer=None))
     monkeypatch.setenv("SLURM_RESTART_COUNT", restarts) if restarts else None
-    assert cluster.work(["run", "cpu"], str(tmp_path)) == 3
+    assert cluster.run_job(["run", "cpu"], str(tmp_path)) == 3
     assert called[0][1:] == ["-P", "-m", "tcbench", "run", "cpu", *(["--resume"] if restarts else [])]
     assert (tmp_path / "7_exit_code").read_text() == "3"
 
 
 def test_a_job_whose_tcbench_was_killed_has_not_come_to_its_end(tmp_path, monkeypatch):
-    """As by Slurm at the time limit, which does not get to submitit's process at once."""
+    """Kills like Slurm at the time limit, which does not get to submitit's process at once."""
     monkeypatch.setattr(process, "run", lambda words, **_: -9)
     monkeypatch.setattr("sys.stdout", SimpleNamespace(buffer=None))
     with pytest.raises(RuntimeError, match=r"^tcbench was killed by signal 9$"):
-        cluster.work(["run", "cpu"], str(tmp_path))
+        cluster.run_job(["run", "cpu"], str(tmp_path))
     assert not list(tmp_path.iterdir())
 
 
@@ -260,7 +260,7 @@ class Serial(submitit.LocalExecutor):
 
 @pytest.mark.slow
 def test_jobs_by_submitits_local_executor_leave_their_records_and_resume(tmp_path, monkeypatch):
-    monkeypatch.setattr(cluster, "gpus", lambda: THERE)
+    monkeypatch.setattr(cluster, "gpus_by_partition", lambda: THERE)
 
     def local(folder, script):
         executor = Serial(folder)
@@ -272,14 +272,14 @@ def test_jobs_by_submitits_local_executor_leave_their_records_and_resume(tmp_pat
     ended(tmp_path, *words)
     assert [records(tmp_path, label) for label in ("a100", "h100")] == [ALL, ALL]
     (h100,) = (tmp_path / "results").glob("*/*_h100.jsonl")
-    kept = h100.read_bytes().splitlines(keepends=True)[:3]
-    h100.write_bytes(b"".join(kept))  # as if it had ended early
+    lines = h100.read_bytes().splitlines(keepends=True)[:3]
+    h100.write_bytes(b"".join(lines))  # as if it had ended early
     for path in (tmp_path / "results" / cluster.FOLDER / "sleeper_h100").glob("*_exit_code"):
         path.unlink()
     again = ended(tmp_path, *words, "--resume")
     assert "a100: nothing is missing" in again.err
     assert records(tmp_path, "h100") == ALL
-    assert h100.read_bytes().splitlines(keepends=True)[:3] == kept
+    assert h100.read_bytes().splitlines(keepends=True)[:3] == lines
 
 
 @pytest.fixture(scope="module")
@@ -325,13 +325,13 @@ def test_on_a_real_slurm_a_job_that_is_cancelled_in_the_queue_ends_early(slurm, 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("option", "said"),
+    ("option", "message"),
     [
         (("--sbatch", "mem=9999G"), "a100: sbatch: error: "),
         (("--partition", "v100"), "--partition v100: no such partition; did you mean 'h100'"),
     ],
 )
-def test_what_a_real_slurm_refuses_is_one_line(slurm, tmp_path, option, said):
+def test_what_a_real_slurm_refuses_is_one_line(slurm, tmp_path, option, message):
     done = finish(start(tmp_path, *sleeper(tmp_path), *option, environment=slurm), code=2)
-    assert re.search(said, done.err)
+    assert re.search(message, done.err)
     assert done.err.count("\n") == 1
