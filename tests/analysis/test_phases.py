@@ -11,7 +11,7 @@ from tcbench.analysis.bottleneck import explain_records
 from tcbench.analysis.phases import critical_rank
 from tcbench.analysis.summary import summarise
 from tcbench.commands.diff.differences import diff_records
-from tcbench.commands.roofline.roofline import roofline
+from tcbench.commands.roofline.roofline import cell_roofline
 from tcbench.core.record import Record
 from tcbench.engine.accelerators.ceilings import Ceilings
 
@@ -50,7 +50,7 @@ def test_every_command_tells_the_same_time_of_a_phase_and_they_add_up_to_the_ste
     assert summary.step_time_s.value == pytest.approx(step_s)
     assert dict(summary.phase_host_s) == expected
     assert {phase.name: phase.host_s for phase in explain_records(records).phases} == expected
-    under = roofline(summary, records, Ceilings("it", {"fp32": 1e11}, 2e10, "made up"))
+    under = cell_roofline(summary, records, Ceilings("it", {"fp32": 1e11}, 2e10, "made up"))
     assert {part.name: part.time_s for part in under.phases} == {name: expected[name] for name in list(PHASES_S)[1:]}
     diff = diff_records(records, others)
     assert {part.name: part.base_s for part in diff.levels[0].parts} == expected

@@ -1,4 +1,4 @@
-"""`tcbench plot`: records as charts."""
+"""The command `tcbench plot`: draw records as charts."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def plot(
         takes="one of 12, 21, 27, 31, 33",
         holds=lambda n: n in (12, 21, 27, 31, 33),
     ),
-    by: Literal["setting", "machine"] = options.GENERAL.option(
+    panels: Literal["setting", "machine"] = options.GENERAL.option(
         "--by WHAT",
         "setting: a panel per machine, image size, input, ...; machine: these beside each other, a panel per config.",
         "setting",
@@ -61,29 +61,31 @@ def plot(
     """
     from tcbench.show.charts.files import save
 
-    if by == "machine" and (kind not in (None, "throughput") or slide is not None):
+    if panels == "machine" and (kind not in (None, "throughput") or slide is not None):
         raise SelectionError("--by machine draws throughput: not with another --kind, or --slide")
     if config and slide is not None:
         raise SelectionError(f"--slide {slide} has its own configs: not with --config")
     configs = options.config_names(config)
-    draw = functools.partial(_draw, kind=kind, slide=slide, by=by, configs=configs)
-    given = read_results(results, out)
+    draw = functools.partial(_draw, kind=kind, slide=slide, panels=panels, configs=configs)
+    inputs = read_results(results, out)
     try:
-        figure = draw(given.records)
+        figure = draw(inputs.records)
     except SelectionError as error:
-        other = _drawable(given.paths if results else [out], draw)
-        if other is None:
+        drawable_run = _newest_drawable(inputs.paths if results else [out], draw)
+        if drawable_run is None:
             raise
-        again = shlex.join(["tcbench", "plot", str(other), *given_words(context, without=("results",))])
-        raise SelectionError(f"{error}; a run can be drawn: {again}") from None
-    what = "machines" if by == "machine" else f"slide-{slide}" if slide is not None else kind or "throughput"
-    output = output_path(output, given.paths, f"{what}.png")
+        suggestion = shlex.join(["tcbench", "plot", str(drawable_run), *given_words(context, without=("results",))])
+        raise SelectionError(f"{error}; a run can be drawn: {suggestion}") from None
+    name = "machines" if panels == "machine" else f"slide-{slide}" if slide is not None else kind or "throughput"
+    output = output_path(output, inputs.paths, f"{name}.png")
     save(figure, output, options.ANOTHER_FILE)
     typer.echo(f"wrote {output}")
 
 
-def _draw(records: Sequence[Record], *, kind: str | None, slide: int | None, by: str, configs: Sequence[str]) -> Any:
-    """The figure that is asked for. Raises SelectionError where these records do not have what it shows."""
+def _draw(
+    records: Sequence[Record], *, kind: str | None, slide: int | None, panels: str, configs: Sequence[str]
+) -> Any:
+    """Draw the figure that the options select. Raises SelectionError if the records lack what it shows."""
     from tcbench.analysis.summary import base_config, summarise
     from tcbench.commands.plot.ladder_chart import ladder_chart
     from tcbench.commands.run.chart import machines_chart, slide_chart, throughput_chart
@@ -93,38 +95,41 @@ def _draw(records: Sequence[Record], *, kind: str | None, slide: int | None, by:
 
     summaries = summarise(records)
     measured = list(dict.fromkeys(summary.cell.config for summary in summaries))
-    if configs and by == "setting":
-        keep = match_configs(configs, measured)
-        summaries = tuple(summary for summary in summaries if summary.cell.config in keep)
-        records = tuple(record for record in records if record.cell.config in keep)
-    if by == "machine":
-        return machines_chart(summaries, _beside(configs, measured, base_config(summaries)))
+    if configs and panels == "setting":
+        matching = match_configs(configs, measured)
+        summaries = tuple(summary for summary in summaries if summary.cell.config in matching)
+        records = tuple(record for record in records if record.cell.config in matching)
+    if panels == "machine":
+        return machines_chart(summaries, _compared_configs(configs, measured, base_config(summaries)))
     if slide is not None:
         return slide_chart(summaries, slide)
     if kind == "ladder":
         return ladder_chart(summaries)
-    of_one_scenario = len({summary.cell.scenario for summary in summaries}) == 1
-    if kind == "networks" or (kind is None and of_one_scenario and network_results(summaries)):
+    one_scenario = len({summary.cell.scenario for summary in summaries}) == 1
+    if kind == "networks" or (kind is None and one_scenario and network_results(summaries)):
         return networks_chart(summaries)
     if kind == "scaling":
         return scaling_chart(curves(records))
     return throughput_chart(summaries)
 
 
-def _drawable(paths: Sequence[Path], draw: Callable[[Sequence[Record]], Any]) -> Path | None:
-    """The newest run of several of which the figure can be drawn."""
+def _newest_drawable(paths: Sequence[Path], draw: Callable[[Sequence[Record]], Any]) -> Path | None:
+    """Return the newest of several runs for which the figure can be drawn; None if there is none."""
     from tcbench.core import store
 
     runs = [run for path in paths for run in runs_by_age(path) or [path]]
-    for path in runs[:20] if len(runs) > 1 else ():  # more take too long
+    for path in runs[:20] if len(runs) > 1 else ():  # more would take too long
         with contextlib.suppress(TcbenchError):
             draw(store.current(store.read([path]).records))
             return path
     return None
 
 
-def _beside(configs: Sequence[str], measured: Sequence[str], base: str) -> list[str]:
-    """What --by machine draws: the configs named, else the base, where it ran, and the best. Raises SelectionError."""
+def _compared_configs(configs: Sequence[str], measured: Sequence[str], base: str) -> list[str]:
+    """Return the configs for --by machine: those named, or by default the base, if it ran, and the best.
+
+    Raises SelectionError for a name without a match.
+    """
     if not configs:
         return [*(config for config in measured if config == base), "best"]
     chosen = (["best"] if name == "best" else match_configs([name], measured) for name in configs)

@@ -1,4 +1,4 @@
-"""The gain of each rung: a ladder's configs in order, each against the last one below it that ran. Pure functions."""
+"""The gain of each rung: a ladder's configs in order, each compared with the last config below it that ran."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -10,19 +10,20 @@ from tcbench.analysis.summary import CellSummary, Setting, ratio, unsure
 
 @dataclass(frozen=True)
 class DerivedConfig:
-    """A config found in results. `backend` is what its name begins with."""
+    """A config in results: its rungs, and the backend that its name begins with, if any."""
 
     rungs: tuple[str, ...]
     backend: str = ""
 
     @property
     def name(self) -> str:
+        """The config's name as in records."""
         return (f"{self.backend}/" if self.backend else "") + "+".join(self.rungs)
 
 
 @dataclass(frozen=True)
 class DerivedLadder:
-    """A ladder found in results: configs in order, each adding rungs."""
+    """A ladder derived from results: configs in order, each adding rungs to the one before."""
 
     name: str
     configs: tuple[DerivedConfig, ...]
@@ -30,11 +31,12 @@ class DerivedLadder:
 
 @dataclass(frozen=True)
 class LadderStep:
-    """One config of a ladder at one batch size. `added` are the rungs it adds to the last config below it that ran, so
-    that what a missing config would have brought is not credited to this one alone; the base adds all of its own.
-    `before` and `after` are in images/s. On the base, and while no config below ran, `before` and `ratio` are None.
-    `unsure`: the step may as well have changed nothing, as in `summary.unsure`. A config that gave no number has
-    `after` None; `summary` is None when it was never run."""
+    """A config of a ladder at one batch size, compared with the last config below it that ran.
+
+    `added` are the rungs that it adds to that config; the base adds all of them. `before` and `after` are throughputs.
+    `before` and `ratio` are None if no config below ran, `after` if this config has no number, and `summary` if it did
+    not run. `unsure` means that the step may have changed nothing (`summary.unsure`).
+    """
 
     config: str
     added: tuple[str, ...]
@@ -47,7 +49,7 @@ class LadderStep:
 
 @dataclass(frozen=True)
 class Climb:
-    """A ladder climbed at one batch size in one setting (machine, device, input, ...)."""
+    """A ladder at one batch size in one setting (machine, device, input, ...)."""
 
     ladder: str
     setting: Setting
@@ -56,21 +58,23 @@ class Climb:
 
     @property
     def base(self) -> LadderStep | None:
+        """The first step that has a number."""
         return next((step for step in self.steps if step.after), None)
 
     @property
     def top(self) -> LadderStep | None:
+        """The last step that has a number."""
         return next((step for step in reversed(self.steps) if step.after), None)
 
     @property
     def total(self) -> Interval | None:
-        """The top over the base; None where the two are one."""
+        """The ratio of the top over the base; None if they are the same step."""
         base, top = self._ends
         return ratio(top, base) if base and top and top is not base else None
 
     @property
     def unsure(self) -> bool:
-        """Whether the whole ladder may as well have changed nothing."""
+        """Whether the whole ladder may have changed nothing."""
         base, top = self._ends
         return base is not None and top is not None and top is not base and unsure(top, base)
 
@@ -80,57 +84,64 @@ class Climb:
 
 
 def derive(summaries: Sequence[CellSummary]) -> tuple[DerivedLadder, ...]:
-    """The ladders that results hold: each config stands on the longest other one that its rungs begin with. A ladder
-    leads from a config that stands on none up to one that nothing stands on; two of one base are named by their top,
-    else the name is the base's. Configs that neither stand on another nor carry one are no ladder, and neither are
-    ablations, which change a setting instead of adding a rung."""
+    """Derive the ladders from the configs in results.
+
+    A config's parent is the longest other config whose rungs its own rungs begin with. A ladder is a chain of at least
+    two configs, from one without parent to one without children. It is named after its base, or after its top if
+    several ladders share the base. Ablations are left out, because they change a setting instead of adding a rung.
+    """
     cells = [s.cell for s in summaries if not s.cell.scenario_cudnn]
     configs = dict.fromkeys(DerivedConfig(cell.rungs, cell.config.rpartition("/")[0]) for cell in cells)
 
-    def below(config: DerivedConfig) -> DerivedConfig | None:
+    def parent(config: DerivedConfig) -> DerivedConfig | None:
         shorter = (DerivedConfig(config.rungs[:n], config.backend) for n in range(len(config.rungs) - 1, 0, -1))
-        return next((other for other in shorter if other in configs), None)
+        return next((candidate for candidate in shorter if candidate in configs), None)
 
-    carriers = {below(c) for c in configs}
+    parents = {parent(config) for config in configs}
     chains = []
-    for top in (c for c in configs if c not in carriers):
+    for top in (config for config in configs if config not in parents):
         chain = [top]
-        while (under := below(chain[-1])) is not None:
-            chain.append(under)
+        while (below := parent(chain[-1])) is not None:
+            chain.append(below)
         if len(chain) > 1:
             chains.append(tuple(reversed(chain)))
-    of_base = Counter(chain[0] for chain in chains)
+    ladders_per_base = Counter(chain[0] for chain in chains)
 
     def name(chain: tuple[DerivedConfig, ...]) -> str:
-        return (chain[-1] if of_base[chain[0]] > 1 else chain[0]).name
+        return (chain[-1] if ladders_per_base[chain[0]] > 1 else chain[0]).name
 
     return tuple(DerivedLadder(name(chain), chain) for chain in chains)
 
 
 def climbs(summaries: Sequence[CellSummary], ladders: Sequence[DerivedLadder] | None = None) -> tuple[Climb, ...]:
-    """Every ladder at every batch size of every setting: by setting, then ladder, then batch size (ascending). Without
-    `ladders`, those that the results hold (`derive`), but where all that ran of one ran of another too. A ladder none
-    of whose configs was run is left out."""
+    """Return every ladder at every batch size of every setting, ordered by setting, ladder and batch size.
+
+    Without `ladders`, derive them from the results, and leave out a ladder if its measured configs are all part of
+    another one. Ladders without any measured config are left out.
+    """
     derived = ladders is None
     ladders = derive(summaries) if ladders is None else ladders
     summaries = [s for s in summaries if not s.cell.scenario_cudnn]
     climbed = []
     for setting in dict.fromkeys(s.setting for s in summaries):
-        at = {(s.cell.config, s.cell.batch_size): s for s in summaries if s.setting == setting}
+        cells = {(s.cell.config, s.cell.batch_size): s for s in summaries if s.setting == setting}
         for ladder in ladders:
-            wanted = {config.name for config in ladder.configs}
-            for batch_size in sorted({size for name, size in at if name in wanted}):
-                steps = _steps([(config, at.get((config.name, batch_size))) for config in ladder.configs])
+            names = {config.name for config in ladder.configs}
+            for batch_size in sorted({size for name, size in cells if name in names}):
+                steps = _steps([(config, cells.get((config.name, batch_size))) for config in ladder.configs])
                 climbed.append(Climb(ladder.name, setting, batch_size, steps))
-    ran = [(c.setting, c.batch_size, {step.config for step in c.steps if step.summary}) for c in climbed]
-    within = [
-        any(
-            one[:2] == other[:2] and (one[2] < other[2] or (one[2] == other[2] and j < i))
-            for j, other in enumerate(ran)
+    if not derived:
+        return tuple(climbed)
+    measured = [((c.setting, c.batch_size), {step.config for step in c.steps if step.summary}) for c in climbed]
+
+    def is_part_of_another(i: int) -> bool:
+        place, configs = measured[i]
+        return any(
+            place == other_place and (configs < other or (configs == other and j < i))
+            for j, (other_place, other) in enumerate(measured)
         )
-        for i, one in enumerate(ran)
-    ]
-    return tuple(climb for climb, spare in zip(climbed, within, strict=True) if not (derived and spare))
+
+    return tuple(climb for i, climb in enumerate(climbed) if not is_part_of_another(i))
 
 
 def _steps(configs: Sequence[tuple[DerivedConfig, CellSummary | None]]) -> tuple[LadderStep, ...]:

@@ -1,8 +1,4 @@
-"""The ladder chart: what each rung buys, as waterfalls; and the section of the page with the table behind them.
-
-Owns the blocks of a ladder's waterfalls and their common scale. Knows nothing of bars by batch size, and leaves to the
-analysis which configs make a ladder.
-"""
+"""The ladder chart, which shows the gain of each rung as waterfalls, and the page's section with its table."""
 
 from __future__ import annotations
 
@@ -42,9 +38,10 @@ _SUBTITLE = "gained or lost by each rung, and the factor over the step before. E
 def ladder_chart(
     summaries: Sequence[CellSummary], ladders: Sequence[DerivedLadder] | None = None, *, title: str = TITLE
 ) -> Figure:
-    """Each ladder at each batch size as a waterfall: from the base, what every rung adds or takes, to the top. A row
-    per ladder (and setting), a column per batch size, one scale per setting. Without `ladders`, those that the results
-    hold. Raises SelectionError when no config adds rungs to another."""
+    """Draw each ladder as a waterfall from the base to the top, with a row per ladder and a column per batch size.
+
+    Without `ladders`, derive them from the results. Raises SelectionError if no config adds rungs to another.
+    """
     settings = by_setting(summaries)
     all_climbs = climbs(summaries, ladders)
     if not all_climbs:
@@ -63,10 +60,10 @@ def ladder_chart(
     page = ChartPage(titled(title, summaries), f"{unit.capitalize()} {_SUBTITLE}", [*more, small])
     columns = max(len(block.climbs) for block in blocks)
     grid = page.panels([_ROW * len(block.labels) for block in blocks], columns)
-    beside = max(text_width(label, LEGEND) for block in blocks for label in block.labels)
-    width = (page.room - beside - 0.15) / columns - 0.2
+    labels_width = max(text_width(label, LEGEND) for block in blocks for label in block.labels)
+    width = (page.room - labels_width - 0.15) / columns - 0.2
     for block, row in zip(blocks, grid, strict=True):
-        scale = _LadderScale.of(block.all_climbs, width)
+        scale = _LadderScale.fit(block.all_climbs, width)
         page.heading(row[0], shortened(block.title, LABEL + 1, page.room) + "\n")
         for axes in row[len(block.climbs) :]:
             axes.remove()
@@ -81,7 +78,7 @@ def ladder_chart(
 
 @dataclass(frozen=True)
 class _LadderBlock:
-    """Waterfalls of one ladder, side by side; `all_climbs` share its scale."""
+    """Waterfalls of one ladder, side by side. They share the scale of `all_climbs`, the climbs of all its blocks."""
 
     title: str
     all_climbs: Sequence[Climb]
@@ -89,9 +86,9 @@ class _LadderBlock:
 
     @property
     def labels(self) -> list[str]:
-        """A name per step: the base's own, then what each adds to the config below it."""
+        """A label per row: the base's name, then the rungs that each config adds, then the total."""
         configs = [step.config.split("+") for step in self.climbs[0].steps]
-        added = [[r for r in now if r not in before] for before, now in itertools.pairwise(configs)]
+        added = [[r for r in config if r not in below] for below, config in itertools.pairwise(configs)]
         return [*map(config_name, ("+".join(configs[0]), *("+" + "+".join(rungs) for rungs in added), "in all"))]
 
 
@@ -101,14 +98,15 @@ def _row_title(ladder: str, setting: str) -> str:
 
 @dataclass(frozen=True)
 class _LadderScale:
-    """The value axis of a ladder's panels, all alike: wide enough for the longest bar and the words beside it."""
+    """The common value axis of a ladder's panels, with room for the longest bar and the text next to it."""
 
     width: float
     highest: float
     images_per_s_per_inch: float
 
     @staticmethod
-    def of(climbed: Sequence[Climb], width: float) -> _LadderScale:
+    def fit(climbed: Sequence[Climb], width: float) -> _LadderScale:
+        """Return the scale that fits all bars of these climbs and their texts into panels of this width in inches."""
         values = [step.after.value for climb in climbed for step in climb.steps if step.after]
         words = [_step_words(step) for climb in climbed for step in climb.steps if step.after]
         longest = max(text_width(text, WORDS) for text in [*words, *map(_total, climbed), "100"])
@@ -117,14 +115,14 @@ class _LadderScale:
 
 
 def _draw_waterfall(axes: Axes, climb: Climb, scale: _LadderScale) -> None:
-    """Base, one bar per step between its before and after, and the top; each with its words on the right."""
+    """Draw the base, a bar per step from its value before to that after, and the top, each with its figures."""
     set_rate_axis(axes.xaxis, scale.images_per_s_per_inch * scale.width)
     ticks = MaxNLocator(3, steps=[1, 2, 2.5, 5, 10]).tick_values(0, scale.highest)
     axes.set_xticks([tick for tick in ticks if 0 <= tick <= scale.highest * 1.02])
     level = 0.0
     for row, step in enumerate(climb.steps):
         if step.after is None:
-            _place(axes, drawable(_step_words(step)), level, row, scale, QUIET)
+            _write(axes, drawable(_step_words(step)), level, row, scale, QUIET)
             continue
         level = step.after.value
         start, end = sorted((step.before.value if step.before else 0.0, level))
@@ -133,14 +131,14 @@ def _draw_waterfall(axes: Axes, climb: Climb, scale: _LadderScale) -> None:
         if step.before and step.ratio:
             style = change_patch(better=step.ratio.value >= 1, sure=not step.unsure)
         _draw_bar(axes, row, start, end, style, f"{step.config}, batch size {climb.batch_size}\n{figures}")
-        _place(axes, _step_words(step), end, row, scale, QUIET if step.unsure else INK)
+        _write(axes, _step_words(step), end, row, scale, QUIET if step.unsure else INK)
         below = next((j for j in range(row + 1, len(climb.steps)) if climb.steps[j].after), len(climb.steps))
         axes.vlines(level, row + 0.15, below + 0.85, color=QUIET, linewidth=0.7, zorder=1.5)
     if climb.top:
         words = f"{climb.top.config}, batch size {climb.batch_size}\n{_total(climb)}"
         style = fill(climb.top.config).patch | ({"alpha": 0.4} if climb.unsure else {})
         _draw_bar(axes, len(climb.steps), 0.0, level, style, words)
-        _place(axes, _total(climb), level, len(climb.steps), scale, QUIET if climb.unsure else INK)
+        _write(axes, _total(climb), level, len(climb.steps), scale, QUIET if climb.unsure else INK)
 
 
 def _draw_bar(axes: Axes, row: int, start: float, end: float, style: dict[str, Any], says: str) -> None:
@@ -149,7 +147,7 @@ def _draw_bar(axes: Axes, row: int, start: float, end: float, style: dict[str, A
 
 
 def _step_words(step: LadderStep) -> str:
-    """ "+120  1.32×", the base's images/s, or why there is no number."""
+    """Return the text of a step: "+120  1.32×", the base's throughput, or the reason why there is no number."""
     if step.after is None:
         return why_missing(step.summary)
     if step.before is None or step.ratio is None:
@@ -161,7 +159,7 @@ def _step_words(step: LadderStep) -> str:
 
 
 def _total(climb: Climb) -> str:
-    """Images/s at the top and the factor over the base."""
+    """Return the text of the last row: throughput at the top, and the factor over the base."""
     base, top = climb.base, climb.top
     if base is None or top is None or base.after is None or top.after is None:
         return ""
@@ -169,12 +167,12 @@ def _total(climb: Climb) -> str:
     return f"{total}  {factor(climb.total.value)}" if climb.total else total
 
 
-def _place(axes: Axes, text: str, value: float, row: int, scale: _LadderScale, colour: str) -> None:
-    """Words right of a value; left of it, or shortened, where they do not fit."""
-    at = value / scale.images_per_s_per_inch
-    room = scale.width - at - 0.05
+def _write(axes: Axes, text: str, value: float, row: int, scale: _LadderScale, colour: str) -> None:
+    """Write a text to the right of a value; if it does not fit, to the left, or shortened."""
+    x = value / scale.images_per_s_per_inch
+    room = scale.width - x - 0.05
     needed = text_width(text, WORDS)
-    if needed > room and needed <= at - 0.05:
+    if needed > room and needed <= x - 0.05:
         put(axes, text, (value, row + 0.5), (-3, 0), ha="right", color=colour)
     else:
         put(axes, shortened(text, WORDS, room), (value, row + 0.5), (3, 0), ha="left", color=colour)
@@ -184,24 +182,26 @@ _HOW = "A bar runs from the throughput before its rung to those with it; the fac
 
 
 def ladder_section(climbs: Sequence[Climb], settings: Settings) -> Section | None:
-    """Every ladder of every setting of which two configs or more ran; None where there is none."""
-    # Of all settings together, as the climbs are: one of them alone may give its ladders other names.
-    known = derive([summary for part in settings.parts for summary in part.summaries])
+    """Return the section on ladders of which at least two configs ran; None if there are none."""
+    # Derive ladders from all settings together, as for the climbs, so that their names are the same.
+    all_ladders = derive([summary for part in settings.parts for summary in part.summaries])
 
     def figure(part: SettingCells) -> AnyBlock | None:
-        here = [climb for climb in climbs if climb.setting == part.setting]
-        climbed = {climb.ladder for climb in here if climb.top is not climb.base}
-        ladders = grouped((climb.ladder, climb) for climb in here if climb.ladder in climbed)
+        setting_climbs = [climb for climb in climbs if climb.setting == part.setting]
+        climbed = {climb.ladder for climb in setting_climbs if climb.top is not climb.base}
+        ladders = grouped((climb.ladder, climb) for climb in setting_climbs if climb.ladder in climbed)
         if not ladders:
             return None
         longest = sorted(ladders, key=lambda name: -len(ladders[name][0].steps))[:MOST_LADDERS]
-        drawn = [replace(one, configs=one.configs[:MOST_DRAWN]) for one in known if one.name in longest]
+        drawn = [
+            replace(ladder, configs=ladder.configs[:MOST_DRAWN]) for ladder in all_ladders if ladder.name in longest
+        ]
         shown = [summary for cells in [*part.by_batch_size.values()][:MOST_DRAWN] for summary in cells]
-        of_ladder = max(len(climbs[0].steps) for climbs in ladders.values())
-        notes = [_HOW, *left_out({"configs of a ladder": of_ladder, "batch sizes": len(part.by_batch_size)})]
+        n_configs = max(len(climbs[0].steps) for climbs in ladders.values())
+        notes = [_HOW, *left_out({"configs of a ladder": n_configs, "batch sizes": len(part.by_batch_size)})]
         if len(ladders) > MOST_LADDERS:
-            many = counted(len(ladders), "ladder")
-            notes.append(f"The longest {MOST_LADDERS} of {many} are drawn; the table has all of them.")
+            total = counted(len(ladders), "ladder")
+            notes.append(f"The longest {MOST_LADDERS} of {total} are drawn; the table has all of them.")
         title = part.titled(f"{part.setting.cell.unit.capitalize()} per second gained or lost by each rung")
         rows = [(climb, step) for climbs in ladders.values() for climb in climbs for step in climb.steps]
         rungs = Table(_COLUMNS, rows, part.titled(TITLE))
@@ -224,5 +224,5 @@ _COLUMNS: tuple[Column[tuple[Climb, LadderStep]], ...] = (
 
 
 def adds(step: LadderStep) -> str:
-    """ "+ nhwc + fused"; the config itself where it adds nothing that is known."""
+    """Return the rungs that a step adds, "+ nhwc + fused"; the config if it adds none."""
     return "+ " + " + ".join(step.added) if step.added else step.config

@@ -1,4 +1,4 @@
-"""`tcbench profile`: one cell, and when everything in its steps ran."""
+"""The command `tcbench profile`: record a timeline of one cell."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ if TYPE_CHECKING:
 
 Tool = Literal["auto", "nsys", "cupti", "ranges"]
 
-Ran = TypeVar("Ran")
+TrialResult = TypeVar("TrialResult")
 
 _TIMED_S = 5.0
-"""Budget of the timed pass that comes before the profiled one: enough to be steady."""
+"""The budget of the timed pass before the profiled one, enough for steady steps."""
 
 
 @command("Record one cell's timeline: a trace, a picture, a summary.")
@@ -106,40 +106,42 @@ def profile(
         return
     recorder, launcher = profiler.recorder_for(tool, planned.cell), _launcher(plan)
     stem = _stem(out / plan.device.machine, planned.cell)
-    take = profiler.Take(planned, recorder, launcher, plan.timeout_s, stem, options.ANOTHER_FOLDER)
-    taken = _with_progress(take.run, plan, planned, quiet)
-    if not taken.timelines:
-        raise _Failed(f"{planned.cell.label}: {taken.record.status}: {taken.record.reason}")
+    trial = profiler.ProfiledTrial(planned, recorder, launcher, plan.timeout_s, stem, options.ANOTHER_FOLDER)
+    profile = _with_progress(trial.run, plan, planned, quiet)
+    if not profile.timelines:
+        raise _Failed(f"{planned.cell.label}: {profile.record.status}: {profile.record.reason}")
 
     def draw() -> object:
         from tcbench.commands.timeline.chart import timeline_chart
 
-        return timeline_chart(taken.timelines)
+        return timeline_chart(profile.timelines)
 
     trace = stem.with_name(stem.name + ".json.gz")
-    perfetto.write(taken.timelines, trace, taken.record)
+    perfetto.write(profile.timelines, trace, profile.record)
     pictures = save_each({stem.with_name(stem.name + ".png"): draw}, "picture")
-    left = [trace, *pictures]
-    summary = "\n".join(_summary(replace(timeline, record=taken.record)) for timeline in taken.timelines)
+    written = [trace, *pictures]
+    summary = "\n".join(_summary(replace(timeline, record=profile.record)) for timeline in profile.timelines)
     text = stem.with_name(stem.name + ".txt")
     files.write(text, f"{summary}\n".encode(), options.ANOTHER_FOLDER)
-    left += [text, *taken.files]
-    stderr.say(*(f"note: {line}" for line in taken.notes), style="yellow")
-    endings = [path.name.removeprefix(f"{stem.name}.") for path in left]
-    stdout.say(summary, "", f"wrote {stem}.{{{','.join(endings)}}}")  # as a shell takes it
-    if pictures and (zoom := _close_up(taken.timelines[0])):
+    written += [text, *profile.files]
+    stderr.say(*(f"note: {line}" for line in profile.notes), style="yellow")
+    endings = [path.name.removeprefix(f"{stem.name}.") for path in written]
+    stdout.say(summary, "", f"wrote {stem}.{{{','.join(endings)}}}")  # in the brace syntax of a shell
+    if pictures and (zoom := _close_up(profile.timelines[0])):
         words = ("timeline", str(trace), "--zoom", f"{zoom[0]:g}:{zoom[1]:g}", "-o", "zoomed.png")
         stdout.offer([NextStep(words, "from near; ui.perfetto.dev opens the trace too")])
 
 
 def _close_up(timeline: Timeline) -> tuple[float, float] | None:
-    from tcbench.commands.timeline.chart import close_up  # with matplotlib, which may be missing
+    from tcbench.commands.timeline.chart import close_up  # needs matplotlib, which may not load
 
     return close_up(timeline)
 
 
-def _with_progress(run: Callable[[Listener], Ran], plan: Plan, planned: PlannedCell, quiet: bool) -> Ran:
-    """Make the input ready, and run the one trial."""
+def _with_progress(
+    run: Callable[[Listener], TrialResult], plan: Plan, planned: PlannedCell, quiet: bool
+) -> TrialResult:
+    """Prepare the input, and run one trial with a progress line."""
     from tcbench.run import images
     from tcbench.run.eta import estimate
     from tcbench.show.progress import RunProgress
@@ -153,7 +155,7 @@ def _with_progress(run: Callable[[Listener], Ran], plan: Plan, planned: PlannedC
 
 
 def _sampled(plan: Plan, planned: PlannedCell, tool: Tool, out: Path, quiet: bool) -> list[str]:
-    """Sample the host's functions; say where they are and how to see them."""
+    """Sample the host's Python functions, and return lines that say where the file is and how to open it."""
     from tcbench.commands.profile import profiler
 
     for is_set, option in ((planned.cell.host_speed != 1, "--host-speed"), (planned.cell.ranks > 1, "--ranks")):
@@ -173,35 +175,38 @@ def _sampled(plan: Plan, planned: PlannedCell, tool: Tool, out: Path, quiet: boo
 
 
 class _Failed(TcbenchError):
-    """The cell did not run to its end."""
+    """The trial of the cell failed."""
 
     exit_code = SOME_CELL_FAILED
 
 
 def _planned(chosen: Selection, steps: int) -> tuple[Plan, PlannedCell]:
-    """The one cell. Raises TcbenchError for none, for several, and for one that cannot run here."""
+    """Return the plan and its only cell. Raises TcbenchError for no or several cells, or one that cannot run here."""
     import msgspec
 
     from tcbench.run.plan import PlannedCell, plan_of
 
-    made = plan_of(replace(chosen, max_time_s=_TIMED_S), first=True)
-    if len(made.cells) != 1:
-        models = {planned.cell.model for planned in made.cells}
-        named = "; ".join(
+    plan = plan_of(replace(chosen, max_time_s=_TIMED_S), first=True)
+    if len(plan.cells) != 1:
+        models = {planned.cell.model for planned in plan.cells}
+        names = "; ".join(
             f"{planned.cell.model}: {planned.cell.label}" if len(models) > 1 else planned.cell.label
-            for planned in made.cells[:3]
+            for planned in plan.cells[:3]
         )
-        more = "; ..." if len(made.cells) > 3 else ""
-        raise SelectionError(f"profile takes one cell, this names {len(made.cells)}: {named}{more}")
-    (planned,) = made.cells
+        more = "; ..." if len(plan.cells) > 3 else ""
+        raise SelectionError(f"profile takes one cell, this names {len(plan.cells)}: {names}{more}")
+    (planned,) = plan.cells
     if planned.skip_reason is not None:
         raise SelectionError(f"{planned.cell.label} cannot run here: {planned.skip_reason}")
     measure = msgspec.structs.replace(planned.cell.measure, profiled_steps=steps)
-    return made, PlannedCell(msgspec.structs.replace(planned.cell, measure=measure))
+    return plan, PlannedCell(msgspec.structs.replace(planned.cell, measure=measure))
 
 
 def _launcher(plan: Plan) -> Launcher:
-    """mpirun, where there are ranks to start: recordings are read here, so they run here. Raises SelectionError."""
+    """Return mpirun as the launcher of several ranks on this machine, where their recordings are read.
+
+    Raises SelectionError.
+    """
     from tcbench.run.launcher import find_for
     from tcbench.run.ranks import probe_largest
 
@@ -211,10 +216,10 @@ def _launcher(plan: Plan) -> Launcher:
     return launcher
 
 
-def _stem(folder: Path, cell: Cell, what: str = "profile") -> Path:
-    """The name of this profile's files, without suffix: the cell, and when (UTC). Makes the folder."""
+def _stem(folder: Path, cell: Cell, kind: str = "profile") -> Path:
+    """Return the path of a profile's files without suffix, from cell and time (UTC), and make the folder."""
     ranks = f"-ranks{cell.ranks}" if cell.ranks > 1 else ""
-    name = re.sub(r"[^\w.+-]", "_", f"{what}-{cell.config}-bs{cell.batch_size}{ranks}-{cell.device}")
+    name = re.sub(r"[^\w.+-]", "_", f"{kind}-{cell.config}-bs{cell.batch_size}{ranks}-{cell.device}")
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -223,7 +228,7 @@ def _stem(folder: Path, cell: Cell, what: str = "profile") -> Path:
 
 
 def _summary(timeline: Timeline) -> str:
-    """What holds the cell back, and the costliest parts of its step."""
+    """Describe the bottleneck of a cell and the costliest parts of its step."""
     from tcbench.analysis.bottleneck import explain_timeline
     from tcbench.commands.explain.table import cost_lines
     from tcbench.commands.roofline.roofline import costliest

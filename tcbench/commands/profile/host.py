@@ -1,7 +1,6 @@
 """Sampling of a worker's Python functions by py-spy, into a file for www.speedscope.app.
 
-py-spy reads a process's stacks from another process, so that the steps run no code for it; it stops the process for the
-moment of a sample.
+py-spy reads the stacks from outside the process, which it only stops for the moment of a sample.
 """
 
 import os
@@ -15,21 +14,22 @@ from tcbench.core.errors import TraceError
 
 SUFFIX = ".speedscope.json"
 RATE_HZ = 100
-"""Samples per second. At 200, steps of 0.34 s took a quarter longer on two cores, and at 100, steps of 0.51 s a
-sixth."""
+"""Samples per second. On two cores, 200 made steps of 0.34 s a quarter longer, and 100 steps of 0.51 s a sixth."""
 _LONGEST_S = 600
 
 
 def find() -> Path | None:
     """Return the path of py-spy beside this Python or on PATH; None where it is not installed."""
-    beside = Path(sys.executable).with_name("py-spy")
+    in_environment = Path(sys.executable).with_name("py-spy")
     on_path = shutil.which("py-spy")
-    return beside if beside.exists() else Path(on_path) if on_path else None
+    return in_environment if in_environment.exists() else Path(on_path) if on_path else None
 
 
 def problem(py_spy: Path) -> str | None:
-    """Return why py-spy may not attach here, in one line, or None. It is tried on this process, which like a worker is
-    no child of py-spy's."""
+    """Return in one line why py-spy cannot attach to a process here, or None if it can.
+
+    It is tried on this process, which like a worker is no child of py-spy.
+    """
     try:
         answer = process.ask([str(py_spy), "dump", "--pid", str(os.getpid())], limit_s=30)
     except (OSError, TimeoutError) as error:
@@ -38,25 +38,25 @@ def problem(py_spy: Path) -> str | None:
 
 
 class PySpy:
-    """Samples a process into a speedscope file until the process ends. Its thread only waits."""
+    """Samples a process into a speedscope file until the process ends, from a thread that waits for py-spy."""
 
     def __init__(self, py_spy: Path, pid: int, file: Path) -> None:
         self._file = file
-        self._trouble = ""
+        self._error = ""
         options = ["--format", "speedscope", "--rate", str(RATE_HZ), "--duration", str(_LONGEST_S)]
-        # All threads, waiting ones too: a host that waits is what is looked for.
+        # --idle: include waiting threads, because waiting is what a user looks for.
         self._words = [str(py_spy), "record", "--pid", str(pid), *options, "--idle", "--output", str(file)]
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 
     def _run(self) -> None:
         try:
-            self._trouble = process.ask(self._words, limit_s=_LONGEST_S + 60).last_line
+            self._error = process.ask(self._words, limit_s=_LONGEST_S + 60).last_line
         except (OSError, TimeoutError) as error:
-            self._trouble = str(error)
+            self._error = str(error)
 
     def wait(self) -> None:
-        """Wait until the process has ended and the file is written. Raises TraceError where there is none."""
+        """Wait until the process has ended and the file is written. Raises TraceError if there is no file."""
         self._thread.join()
         if not self._file.exists():
-            raise TraceError(f"py-spy left no samples: {self._trouble or 'no reason given'}")
+            raise TraceError(f"py-spy left no samples: {self._error or 'no reason given'}")

@@ -1,4 +1,4 @@
-"""One trial that is recorded: its timeline, by Nsight Systems or from inside its process, or its Python functions."""
+"""A profiled trial: its timeline, by Nsight Systems or from inside the process, or its sampled Python functions."""
 
 import contextlib
 import os
@@ -28,15 +28,18 @@ from tcbench.tracing.nsys import Nsys
 from tcbench.tracing.threads import ThreadSampler
 
 _TOOL_GRACE_S = 120.0
-"""The time that Nsight Systems may take to write its report after the worker has ended."""
+"""The time that Nsight Systems has to write its report after the worker has ended."""
 
 _LEAST_S = 8.0
-"""The least length of a profile: py-spy needs a part of a second to attach, and samples 100 times a second."""
+"""The least length of a sampled profile in seconds: py-spy takes a while to attach, and needs many samples."""
 
 
 @dataclass(frozen=True)
 class Recorder:
-    """The tool that records: `nsys` around the worker, or `inside` it the device's own; else tcbench's own ranges."""
+    """The tool that records a timeline: `nsys` around the worker, or the device's own recorder `inside` it.
+
+    Without both, only tcbench's own ranges are recorded.
+    """
 
     nsys: Nsys | None = None
     inside: str | None = None
@@ -44,8 +47,11 @@ class Recorder:
 
 
 def recorder_for(tool: str, cell: Cell) -> Recorder:
-    """The recorder that --tool names. On a CPU Nsight Systems sees no more than our own ranges do, and makes steps a
-    quarter longer and more, so there it is not taken unasked. Raises TcbenchError."""
+    """Return the recorder for the option --tool.
+
+    On a CPU, "auto" does not choose Nsight Systems: it records no more than tcbench's own ranges, and makes steps at
+    least a quarter longer. Raises TcbenchError.
+    """
     kind = kind_of(cell.device)
     if cell.ranks > 1 and tool == "nsys":
         raise SelectionError("--tool nsys: records one process; with --ranks take --tool auto")
@@ -72,8 +78,8 @@ def recorder_for(tool: str, cell: Cell) -> Recorder:
 
 
 @dataclass(frozen=True)
-class Taken:
-    """A trial and what was recorded of it, rank by rank; `files` are the tool's own."""
+class Profile:
+    """A trial's record and its timelines, one per rank. `files` are reports of the recording tool."""
 
     record: Record
     timelines: tuple[Timeline, ...] = ()
@@ -82,8 +88,8 @@ class Taken:
 
 
 @dataclass(frozen=True)
-class Take:
-    """Runs the worker, records it, reads the recording. `remedy`: where a file cannot be written beside `stem`."""
+class ProfiledTrial:
+    """A trial to run and record. Files are named after `stem`; `remedy` is the advice if one cannot be written."""
 
     planned: PlannedCell
     recorder: Recorder
@@ -92,14 +98,17 @@ class Take:
     stem: Path
     remedy: str
 
-    def run(self, listen: Listener) -> Taken:
-        """One trial, whose messages go to `listen` too. KeyboardInterrupt ends worker and tool, and passes through."""
+    def run(self, listen: Listener) -> Profile:
+        """Run the trial and read its recording. `listen` receives the worker's messages.
+
+        A KeyboardInterrupt ends worker and tool, and is raised again.
+        """
         tool = self.recorder.nsys
         sampler: ThreadSampler | None = None
         with files.scratch(Path(tempfile.gettempdir())) as folder, contextlib.ExitStack() as sampling:
 
             def sample(pid: int, message: Stepped) -> None:
-                """Watch the worker's input threads through the profiled pass."""
+                """Watch the worker's input threads during the profiled pass."""
                 nonlocal sampler
                 if sampler is not None:
                     sampler.stop()
@@ -112,7 +121,7 @@ class Take:
             runner = Runner(
                 self.stem.name,
                 self.timeout_s,
-                command=None if tool is None else self._behind(tool, launch, folder, session),
+                command=None if tool is None else self._nsys_command(tool, launch, folder, session),
                 listen=_with_profiled(sample, listen),
                 grace_s=GRACE_S if tool is None else _TOOL_GRACE_S,
                 launch=launch,
@@ -120,59 +129,62 @@ class Take:
             )
             try:
                 (record,) = runner.run([(self.planned, 0)])
-            except BaseException:  # nothing of Nsight Systems' is left behind
+            except BaseException:  # leave no process of Nsight Systems behind
                 if tool is not None:
                     tool.end(session)
                 raise
             if record.status != "ok":
-                return Taken(record)
+                return Profile(record)
             return self._read(record, folder, sampler.work if sampler is not None else ())
 
-    def _behind(self, tool: Nsys, launch: Launch, folder: Path, session: str) -> Callable[[int], list[str]]:
-        """The worker's command line behind that of Nsight Systems, which records it."""
+    def _nsys_command(self, tool: Nsys, launch: Launch, folder: Path, session: str) -> Callable[[int], list[str]]:
+        """Return a function that gives the command line of Nsight Systems around the worker."""
         traced = kind_of(self.planned.cell.device).nsys_options(tool.version)
-        # The worker's parent is Nsight Systems, so it must not look for its keeper there.
+        # The worker's parent is Nsight Systems, so hide the parent id by which it would look for its keeper.
         words = [*tool.command(folder / "report", session, traced), "env", "-u", PARENT_PID]
         return lambda pipe: [*words, *launch.command(pipe)]
 
-    def _read(self, record: Record, folder: Path, work: Sequence[InputWork]) -> Taken:
-        """The recording; with what Nsight Systems saw, where it recorded."""
+    def _read(self, record: Record, folder: Path, work: Sequence[InputWork]) -> Profile:
+        """Read the recordings of all ranks, or the report of Nsight Systems."""
         path, ranks = folder / "recording.json", record.cell.ranks
         names = [path] if ranks == 1 else [path.with_name(f"{path.name}.rank{rank}") for rank in range(ranks)]
-        own, *others = (recording.decode(name.read_bytes()) for name in names)
+        first, *rest = (recording.decode(name.read_bytes()) for name in names)
         title = title_of(record)
         notes = [self.recorder.note] if self.recorder.note else []
-        if own.dropped:
-            notes.append(f"CUPTI lost {own.dropped} records")
+        if first.dropped:
+            notes.append(f"CUPTI lost {first.dropped} records")
         if self.recorder.nsys is None:
             source: Any = self.recorder.inside or "ranges"
-            timelines = [assemble(title, own, source, work, record.cell.host_speed)]
-            timelines += [assemble(title_of(record, rank), one, source) for rank, one in enumerate(others, start=1)]
-            return Taken(record, tuple(timelines), notes=tuple(notes))
+            timelines = [assemble(title, first, source, work, record.cell.host_speed)]
+            timelines += [assemble(title_of(record, rank), ranges, source) for rank, ranges in enumerate(rest, start=1)]
+            return Profile(record, tuple(timelines), notes=tuple(notes))
         try:
-            timeline, files = self._from_nsys(title, own, work, folder)
+            timeline, files = self._from_nsys(title, first, work, folder)
         except TraceError as error:
-            return Taken(record, (assemble(title, own, "ranges", work),), notes=(*notes, f"{error}; ranges alone"))
-        return Taken(record, (timeline,), files, tuple(notes))
+            return Profile(record, (assemble(title, first, "ranges", work),), notes=(*notes, f"{error}; ranges alone"))
+        return Profile(record, (timeline,), files, tuple(notes))
 
-    def _from_nsys(self, title: Any, own: Any, work: Any, folder: Path) -> tuple[Timeline, tuple[Path, ...]]:
-        """The timeline in the report, and the report itself, kept beside the trace."""
+    def _from_nsys(self, title: Any, ranges: Any, work: Any, folder: Path) -> tuple[Timeline, tuple[Path, ...]]:
+        """Return the timeline in Nsight Systems' report, and the report's copy beside the trace."""
         report = nsys.report_of(folder / "report")
         if report is None:
             raise TraceError("Nsight Systems left no report")
         database = folder / "report.sqlite"
         nsys.to_sqlite(report, database)
-        _, seen, input_work = nsys.recordings(database)[0]
-        timeline = assemble(title, *nsys.with_own(seen, own, input_work, work))
+        _, activities, input_work = nsys.recordings(database)[0]
+        timeline = assemble(title, *nsys.with_own(activities, ranges, input_work, work))
         imported = nsys.report_of(folder / "report") or report
-        kept = self.stem.with_name(self.stem.name + imported.suffix)
-        with imported.open("rb") as source, files.replacing(kept, self.remedy) as target:
+        copy = self.stem.with_name(self.stem.name + imported.suffix)
+        with imported.open("rb") as source, files.replacing(copy, self.remedy) as target:
             shutil.copyfileobj(source, target)
-        return timeline, (kept,)
+        return timeline, (copy,)
 
 
 def _with_profiled(profiled: Callable[[int, Stepped], None], listen: Listener) -> Listener:
-    """A listener that before `listen` tells `profiled` the worker's process and each message of its profiled pass."""
+    """Return a listener that calls `profiled` with the worker's pid and each message of its profiled pass.
+
+    It then passes every message on to `listen`.
+    """
     pid: int | None = None
 
     def follow(cell: Cell, trial: int, message: Message) -> None:
@@ -187,9 +199,11 @@ def _with_profiled(profiled: Callable[[int, Stepped], None], listen: Listener) -
 
 
 def sample_host(planned: PlannedCell, timeout_s: float, stem: Path, listen: Listener) -> tuple[Record, Path | None]:
-    """Run one trial whose profiled pass py-spy samples. Return its record, and the speedscope file beside `stem`; None
-    where the trial failed. KeyboardInterrupt ends the worker and passes through. Raises SelectionError where py-spy
-    cannot be used, and TraceError where it left nothing."""
+    """Run one trial whose profiled pass py-spy samples.
+
+    Return its record and the speedscope file, or None instead of the file if the trial failed. A KeyboardInterrupt ends
+    the worker and is raised again. Raises SelectionError if py-spy cannot be used, and TraceError without samples.
+    """
     py_spy = host.find()
     problem = host.problem(py_spy) if py_spy else "py-spy is not installed: uv sync --extra host"
     if py_spy is None or problem is not None:

@@ -1,4 +1,4 @@
-"""From results to the page: what is shown, in which order. A pure function; the template writes it down."""
+"""Build the page of a report from results: its sections in order."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -35,7 +35,7 @@ from tcbench.show.sides import Labels
 
 @dataclass(frozen=True)
 class Compared:
-    """A comparison, what its base is called, and the cells that surely changed, part by part."""
+    """A comparison, the name of its base, and breakdowns of the cells that changed significantly."""
 
     comparison: Comparison
     base: str
@@ -44,8 +44,11 @@ class Compared:
 
 @dataclass(frozen=True)
 class ReportInput:
-    """All that a page is made of. `records`: what `store.current` leaves, one at least; `explanations`: of the same;
-    `notes`: what was said of the files; `beside`: the file of all trials, where the page shows fewer (MOST_TRIALS)."""
+    """The inputs of a page.
+
+    `records` are one or more current records (`store.current`), with their `explanations`. `notes` are about the input
+    files. `trials_file` names the file with all trials if the page shows only MOST_TRIALS of them.
+    """
 
     records: tuple[Record, ...]
     explanations: tuple[Explanation, ...]
@@ -54,42 +57,42 @@ class ReportInput:
     compared: Compared | None = None
     notes: tuple[str, ...] = ()
     title: str | None = None
-    beside: str | None = None
+    trials_file: str | None = None
 
 
 def build(results: ReportInput) -> Page:
-    """The page of some results."""
-    summaries = tuple(one.summary for one in results.explanations)
+    """Return the page for some results."""
+    summaries = tuple(explanation.summary for explanation in results.explanations)
     settings = Settings.from_summaries(summaries)
     ratios = speedups(summaries)
     over_base = {s.key: ratio for s, ratio in zip(summaries, ratios, strict=True)}
     swatches = Swatches(tuple(dict.fromkeys(s.cell.config for s in summaries)))
     all_climbs = climbs(summaries)
     compared = results.compared
-    told = comparison_report(compared.comparison, Labels(compared.base)) if compared else None
-    scaled = curves(results.records)
-    more = [*filter(None, [scaling_sentence(scaled)])]
-    # Whoever compares asks first of all what changed.
+    comparison = comparison_report(compared.comparison, Labels(compared.base)) if compared else None
+    scaling = curves(results.records)
+    more = [*filter(None, [scaling_sentence(scaling)])]
+    # A comparison comes first, since it is what the reader asked for.
     sections = [
-        comparison_section(told) if told else None,
+        comparison_section(comparison) if comparison else None,
         diff_section(compared.diffs, compared.base) if compared else None,
         summary_section(settings, over_base, results.explanations, all_climbs, more, results.notes),
         throughput_section(settings, over_base, swatches),
-        scaling_section(scaled, settings, swatches),
+        scaling_section(scaling, settings, swatches),
         ladder_section(all_climbs, settings),
         claims_section(results.cards),
         bottleneck_section(results.explanations, settings),
         timeline_section(results.timelines, summaries),
         environment_section(results.records, settings),
-        trials_section(results.records, swatches, results.beside),
+        trials_section(results.records, swatches, results.trials_file),
     ]
-    first, *others = [section for section in sections if section is not None]
+    first, *rest = [section for section in sections if section is not None]
     first = replace(first, blocks=(*notices(settings), *first.blocks))
     return Page(
         title=plain(" ".join((results.title or _title(summaries)).split())),
-        lead=comparison_lead(told) if told else summary_lead(settings, over_base),
+        lead=comparison_lead(comparison) if comparison else summary_lead(settings, over_base),
         facts=tuple(_facts(results.records, summaries, settings)),
-        sections=(first, *others),
+        sections=(first, *rest),
         paints=tuple(map(swatches.paint, swatches.configs)),
         hatches=swatches.hatches,
         made_by=f"tcbench {__version__}",
@@ -105,16 +108,16 @@ def _title(summaries: Sequence[CellSummary]) -> str:
 
 
 def _facts(records: Sequence[Record], summaries: Sequence[CellSummary], settings: Settings) -> list[str]:
-    """The line under the title: what all results share, how many there are, and when they were measured."""
+    """Return the facts under the title: common settings, numbers of cells and trials, and dates."""
     facts = list(settings.common)
     machines = {s.environment.machine: s.environment for s in summaries if s.environment}
     if len(machines) == 1:
-        [only] = machines.values()
-        facts.append(f"{counted(only.cpus, 'core')}, {size(only.memory_bytes)}")
-    ran = {s.trials for s in summaries if s.status != "skipped"}
-    if ran:
-        trials_each = str(min(ran)) if len(ran) == 1 else f"{min(ran)} to {max(ran)}"
-        noun = "trial" if ran == {1} else "trials"
+        [environment] = machines.values()
+        facts.append(f"{counted(environment.cpus, 'core')}, {size(environment.memory_bytes)}")
+    trials = {s.trials for s in summaries if s.status != "skipped"}
+    if trials:
+        trials_each = str(min(trials)) if len(trials) == 1 else f"{min(trials)} to {max(trials)}"
+        noun = "trial" if trials == {1} else "trials"
         facts.append(f"{counted(len(summaries), 'cell')}, {trials_each} {noun} each")
     days = sorted({record.started_at[:10] for record in records})
     facts.append(days[0] if len(days) == 1 else f"{days[0]} to {days[-1]}")

@@ -1,4 +1,4 @@
-"""`tcbench report`: everything that results tell, as one HTML file."""
+"""The command `tcbench report`: write everything that results show as one HTML file."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ import typer
 from tcbench.commands.claims.evidence import training
 from tcbench.core.errors import NotComparableError, ScenarioError, SelectionError, StoreError, TraceError
 from tcbench.core.text import plain
-from tcbench.run.inputs import PROFILES, files_beside
-from tcbench.run.inputs import Results as Given
+from tcbench.run.inputs import PROFILES, Results, files_beside
 from tcbench.show import options
 from tcbench.show.app import command, refuse_input
 from tcbench.show.notes import aside
@@ -72,87 +71,91 @@ def report(
 
     from tcbench.run import prediction
 
-    given = read_results(results, out, "documents")
-    page_path = output_path(Path("report.html") if output == STANDARD_OUTPUT else output, given.paths, "report.html")
+    inputs = read_results(results, out, "documents")
+    page_path = output_path(Path("report.html") if output == STANDARD_OUTPUT else output, inputs.paths, "report.html")
     output = output or page_path
-    trials_path = page_path.with_name(f"{page_path.stem}-trials.csv")  # all trials, where the page has no room for them
+    trials_path = page_path.with_name(f"{page_path.stem}-trials.csv")  # all trials, if too many for the page
     refuse_input(context, trials_path)
-    records = given.records
+    records = inputs.records
     explanations = prediction.explain_with_predictions(records, processes=0, progress=lambda *_: None)
-    timelines, notes = _timelines(given)
+    timelines, notes = _timelines(inputs)
     page = build(
         ReportInput(
             records=records,
             explanations=explanations,
-            cards=_scorecards(records, training(given.documents, given.paths)),
+            cards=_scorecards(records, training(inputs.documents, inputs.paths)),
             timelines=tuple(timelines),
-            compared=_compared(given, compare, baseline, out),
-            notes=(*given.notes, *notes),
+            compared=_compared(inputs, compare, baseline, out),
+            notes=(*inputs.notes, *notes),
             title=title,
-            beside=trials_path.name,
+            trials_file=trials_path.name,
         )
     )
     for note in notes:
         aside(f"note: {note}")
-    written = [output]
+    files = [output]
     if len(records) > MOST_TRIALS:
         from tcbench.commands.export.formats import to_csv
 
         write_file(trials_path, to_csv(records, "trial").encode(), options.ANOTHER_FILE)
-        written.append(trials_path)
+        files.append(trials_path)
     write_file(output, render(page).encode(), options.ANOTHER_FILE)
-    typer.echo(f"wrote {' and '.join(map(str, written))}")
+    typer.echo(f"wrote {' and '.join(map(str, files))}")
 
 
-def _timelines(given: Given) -> tuple[list[Timeline], list[str]]:
-    """Those that were named, and those that lie beside the records, newest first; what of the latter cannot be read,
-    or was taken in other settings, is left out, and a note says so. Raises TraceError."""
+def _timelines(inputs: Results) -> tuple[list[Timeline], list[str]]:
+    """Return the timelines named on the command line and those found beside the records, newest first, and notes.
+
+    A timeline found beside records is left out, with a note, if it cannot be read or has other settings.
+    """
     from msgspec.structs import replace
 
     from tcbench import tracing
     from tcbench.core.record import MeasureSettings
     from tcbench.show.charts.provenance import MAX_PANELS
 
-    timelines = list(given.timelines)
-    there = files_beside(given.paths, PROFILES)
-    for path in given.traces:
-        there.pop(path.resolve(), None)
+    timelines = list(inputs.timelines)
+    profiles = files_beside(inputs.paths, PROFILES)
+    for path in inputs.traces:
+        profiles.pop(path.resolve(), None)
     measure = MeasureSettings()  # a profile has its own number of steps
-    measured = {replace(record.cell, measure=measure) for record in given.records}
+    measured = {replace(record.cell, measure=measure) for record in inputs.records}
     notes = []
-    newest_first = sorted(there.values(), key=lambda path: (-path.stat().st_mtime, path))
+    newest_first = sorted(profiles.values(), key=lambda path: (-path.stat().st_mtime, path))
     for trace in newest_first[: max(0, MAX_PANELS - len(timelines))]:
         try:
-            taken = tracing.read(trace)
-            if any(each.record and replace(each.record.cell, measure=measure) not in measured for each in taken):
+            recorded = tracing.read(trace)
+            if any(t.record and replace(t.record.cell, measure=measure) not in measured for t in recorded):
                 notes.append(plain(f"{trace}: taken in other settings than these results; left out"))
                 continue
-            timelines += taken
+            timelines += recorded
         except (TraceError, StoreError) as error:
             notes.append(plain(f"{error}; left out"))
     return timelines, notes
 
 
 def _scorecards(records: Sequence[Record], sources: Sequence[EvidenceSource]) -> tuple[Scorecard, ...]:
-    """By the scenarios that come with tcbench; others claim nothing here."""
+    """Check records against the claims of the scenarios that come with tcbench."""
     from tcbench.analysis.claims import ScenarioClaims, scorecards
     from tcbench.run.plan import lacking
     from tcbench.run.scenario import claims_of
 
-    known: Callable[[Cell], ScenarioClaims] = claims_of(None, options.words)
+    shipped_claims: Callable[[Cell], ScenarioClaims] = claims_of(None, options.words)
 
-    def asked(cell: Cell) -> ScenarioClaims:
+    def claims(cell: Cell) -> ScenarioClaims:
         try:
-            return known(cell)
+            return shipped_claims(cell)
         except ScenarioError:
             return ScenarioClaims(cell.scenario, ())
 
-    return scorecards(records, asked, sources, lacking)
+    return scorecards(records, claims, sources, lacking)
 
 
-def _compared(given: Given, base: str | None, baseline: str | None, out: Path) -> Compared | None:
-    """The comparison that was asked for; of a gate's records alone, its own with its verdicts. Raises
-    NotComparableError where the two sides have no cell in common."""
+def _compared(inputs: Results, base: str | None, baseline: str | None, out: Path) -> Compared | None:
+    """Return the comparison with a base or baseline; if the results are those of a gate, the gate's own comparison.
+
+    Raises NotComparableError if the two sides have no cell in common.
+    """
     from tcbench.analysis.compare import compare
     from tcbench.commands.compare.outcome import check_distinct
     from tcbench.commands.diff.differences import changed_cells
@@ -161,20 +164,20 @@ def _compared(given: Given, base: str | None, baseline: str | None, out: Path) -
     from tcbench.run import gate_file
     from tcbench.run.baseline import baseline_path
 
-    gates = [both for path in given.paths if (both := gate_file.finished_sides(path))]
-    of_gate = gates[0] if gates and {*given.paths} <= {*gates[0].values()} else None
-    current = of_gate["current"] if of_gate else given.paths[0] if len(given.paths) == 1 else None
+    gates = [sides for path in inputs.paths if (sides := gate_file.finished_sides(path))]
+    gate = gates[0] if gates and {*inputs.paths} <= {*gates[0].values()} else None
+    current = gate["current"] if gate else inputs.paths[0] if len(inputs.paths) == 1 else None
     if baseline is not None:
         path, name = baseline_path(baseline, out), f"baseline {baseline}"
     elif base is not None:
         path, name = store.resolve(base, out), base
-    elif of_gate is not None:
-        path, name = of_gate["base"], "the gate's base"
+    elif gate is not None:
+        path, name = gate["base"], "the gate's base"
     else:
         return None
     content = gate_file.read_finished(path, current) if current is not None else None
     before = read_files([path]).records
-    after = read_files([of_gate["current"]]).records if of_gate else given.records
+    after = read_files([gate["current"]]).records if gate else inputs.records
     check_distinct(before, after, Labels(plain(name), "these results"))
     comparison = gate_file.comparison(content, before, after) if content else compare(before, after)
     if not comparison.paired:

@@ -1,4 +1,4 @@
-"""The origin of the numbers: machines, their software, the settings, and the runs."""
+"""The report's section on the environment: machines, software, settings and runs."""
 
 from collections.abc import Iterable, Sequence
 
@@ -13,12 +13,12 @@ from tcbench.show.tables import COUNT, Column, Table, many_ranks
 
 
 def environment_section(records: Sequence[Record], settings: Settings) -> Section:
-    """A list of facts per machine, its packages, and a table of runs."""
+    """Return the section with facts and packages of each machine, the settings, and a table of runs."""
     machines = grouped((record.environment.machine, record) for record in records if record.environment)
     blocks: list[AnyBlock] = []
-    for machine, here in machines.items():
-        blocks += [Heading(machine), FactList(tuple(_facts(here)))]
-        packages = _packages(here)
+    for machine, trials in machines.items():
+        blocks += [Heading(machine), FactList(tuple(_facts(trials)))]
+        packages = _packages(trials)
         if packages.rows:
             blocks.append(Data(packages, folded=True))
     if not machines:
@@ -31,8 +31,8 @@ def environment_section(records: Sequence[Record], settings: Settings) -> Sectio
 
 
 def _facts(records: Sequence[Record]) -> Iterable[tuple[str, str]]:
-    """One value each, or all where trials differ."""
-    # Trials of a file share them.
+    """Yield the facts of a machine by name, with all values if trials differ."""
+    # Trials of a file share their environment object.
     environments = list({id(r.environment): r.environment for r in records if r.environment is not None}.values())
     ranks = [e.ranks for e in environments if e.ranks is not None]
     codes, gpus = [e.code for e in environments], [e.gpu for e in environments if e.gpu is not None]
@@ -52,8 +52,8 @@ def _facts(records: Sequence[Record]) -> Iterable[tuple[str, str]]:
         "Python": (e.python for e in environments),
         "BLAS": (e.blas for e in environments),
         "computed by": libraries(environments),
-        "ranks": (f"{one.engine}; {one.binding}; started by {one.launcher}" for one in ranks),
-        "hosts": [", ".join(dict.fromkeys(host for one in ranks for host in one.hosts))],
+        "ranks": (f"{r.engine}; {r.binding}; started by {r.launcher}" for r in ranks),
+        "hosts": [", ".join(dict.fromkeys(host for r in ranks for host in r.hosts))],
         "tcbench": [tcbench_name(codes).removeprefix("tcbench ")],
         "project": [project_name(codes).removeprefix("project ")],
     }
@@ -88,16 +88,19 @@ def _packages(records: Sequence[Record]) -> Table[tuple[str, list[str]]]:
 def _settings(records: Sequence[Record], settings: Settings) -> Iterable[tuple[str, str]]:
     cells = tuple(dict.fromkeys(record.cell for record in records))
 
-    def all_of(values: Iterable[str]) -> str:
-        return listed(list(dict.fromkeys(values)))
+    def list_unique(texts: Iterable[str]) -> str:
+        return listed(list(dict.fromkeys(texts)))
 
-    yield "scenario", all_of(cell.scenario for cell in cells)
+    yield "scenario", list_unique(cell.scenario for cell in cells)
     networks = [cell for cell in cells if not cell.is_own]
-    own = [cell.model for cell in cells if cell.is_own]
-    yield "model", all_of([*own, *(f"{cell.model} {cell.variant}, {cell.n_classes} classes" for cell in networks)])
+    own_steps = [cell.model for cell in cells if cell.is_own]
+    yield (
+        "model",
+        list_unique([*own_steps, *(f"{cell.model} {cell.variant}, {cell.n_classes} classes" for cell in networks)]),
+    )
     if networks:
-        yield "images", all_of(f"{cell.image_size} × {cell.image_size}, {cell.input.label}" for cell in networks)
-    yield "device", all_of(f"{cell.device}, {counted(cell.threads, 'thread')}" for cell in cells)
+        yield "images", list_unique(f"{cell.image_size} × {cell.image_size}, {cell.input.label}" for cell in networks)
+    yield "device", list_unique(f"{cell.device}, {counted(cell.threads, 'thread')}" for cell in cells)
     if many_ranks(cells):
         yield "ranks", listed([str(ranks) for ranks in sorted({cell.ranks for cell in cells})])
     trained = [
@@ -105,16 +108,16 @@ def _settings(records: Sequence[Record], settings: Settings) -> Iterable[tuple[s
         f"{c.train.weight_decay:g}, loss scale {c.train.loss_scale:g}, seed {c.seed}"
         for c in networks
     ]
-    yield "training", all_of([*(f"seed {cell.seed}" for cell in cells if cell.is_own), *trained])
+    yield "training", list_unique([*(f"seed {cell.seed}" for cell in cells if cell.is_own), *trained])
     passes = (
         f"until the interval is within {m.target:.1%} or {m.max_time_s:g} s are spent, {m.min_timed_steps} counted "
         f"steps at least, in blocks of {m.block_steps}"
         for m in dict.fromkeys(cell.measure for cell in cells)
     )
-    yield "timed pass", all_of(passes)
+    yield "timed pass", list_unique(passes)
     if len(settings.parts) > 1:
         yield "settings", str(len(settings.parts))
-    if decoding := all_of(r.measurement.decoding for r in records if r.measurement and r.measurement.decoding):
+    if decoding := list_unique(r.measurement.decoding for r in records if r.measurement and r.measurement.decoding):
         yield "decoding", decoding
 
 
@@ -124,7 +127,7 @@ def _runs(records: Sequence[Record]) -> Table[list[Record]]:
     columns: list[Column[list[Record]]] = [
         Column("run", lambda run: run[0].run_id),
         Column("scenario", lambda run: listed(list(dict.fromkeys(record.cell.scenario for record in run)))),
-        Column("began (UTC)", lambda run: when(min(record.started_at for record in run))),
+        Column("began (UTC)", lambda run: start_time(min(record.started_at for record in run))),
         Column("cells", lambda run: len({record.cell for record in run}), COUNT),
         Column("trials", len, COUNT),
         Column("ok", lambda run: sum(record.status == "ok" for record in run), COUNT),
@@ -132,6 +135,6 @@ def _runs(records: Sequence[Record]) -> Table[list[Record]]:
     return Table(columns, [*runs.values()][-MOST_RUNS:], title)
 
 
-def when(started_at: str) -> str:
-    """ "2026-11-21 03:56:58"; what is no such time as it stands."""
+def start_time(started_at: str) -> str:
+    """Format an ISO 8601 time: "2026-11-21 03:56:58"."""
     return started_at[:19].replace("T", " ")

@@ -1,11 +1,11 @@
-"""Every trial as a row, whatever became of it."""
+"""The report's table of every trial, including failed ones."""
 
 import math
 import statistics
 from collections.abc import Callable, Sequence
 
 from tcbench.analysis.stats import images_per_s
-from tcbench.commands.report.environment import when
+from tcbench.commands.report.environment import start_time
 from tcbench.core.record import Measurement, Record
 from tcbench.show.naming import rate_unit
 from tcbench.show.page.drawings import Swatches
@@ -17,11 +17,11 @@ from tcbench.show.verdicts import STATUS_BADGES
 FILTERS = ("config", "batch", "ranks", "status")
 
 _LONGEST = 200
-"""Letters of a text in a row."""
+"""The greatest length of a text in a row, in characters."""
 
 
-def trials_section(records: Sequence[Record], swatches: Swatches, beside: str | None = None) -> Section:
-    """The raw table: all trials, or the last of them, where `beside` names the file that holds all."""
+def trials_section(records: Sequence[Record], swatches: Swatches, trials_file: str | None = None) -> Section:
+    """Return the section with all trials, or with the last MOST_TRIALS and a note that `trials_file` has all."""
     machines = {record.environment.machine for record in records if record.environment}
     with_ranks = any(record.cell.ranks > 1 for record in records)
     unit = rate_unit(record.cell for record in records)
@@ -31,7 +31,9 @@ def trials_section(records: Sequence[Record], swatches: Swatches, beside: str | 
         *([Column[Record]("ranks", lambda record: record.cell.ranks, COUNT)] if with_ranks else []),
         Column("trial", lambda record: record.trial + 1, COUNT),
         Column("status", lambda record: STATUS_BADGES[record.status]),
-        _measured(unit, lambda trial, of: images_per_s(trial.cell.images_per_step, of.counted_times_s), NUMBER),
+        _measured(
+            unit, lambda trial, measured: images_per_s(trial.cell.images_per_step, measured.counted_times_s), NUMBER
+        ),
         _measured("mean step", lambda _, measured: statistics.fmean(measured.counted_times_s), SECONDS),
         _measured("median step", lambda _, measured: statistics.median(measured.counted_times_s), SECONDS),
         _measured("counted steps", lambda _, measured: len(measured.counted_times_s), COUNT),
@@ -41,7 +43,7 @@ def trials_section(records: Sequence[Record], swatches: Swatches, beside: str | 
         _measured("peak memory", lambda _, measured: measured.peak_memory_bytes, BYTES),
         Column("lost to others", lambda record: record.host and record.host.lost, WHOLE_SHARE),
         Column("took", lambda record: record.duration_s, Kind("{:.1f} s".format)),
-        Column("began (UTC)", lambda record: when(record.started_at)),
+        Column("began (UTC)", lambda record: start_time(record.started_at)),
         *([Column[Record]("machine", _machine)] if len(machines) > 1 else []),
         Column("run", lambda record: _text(record.run_id)),
         Column("reason", lambda record: _text(record.reason or ""), ratio=1),
@@ -49,7 +51,7 @@ def trials_section(records: Sequence[Record], swatches: Swatches, beside: str | 
     title, notes = "Every trial", [f"{unit} of one trial: all of its counted steps over their total time."]
     if len(records) > MOST_TRIALS:
         title = f"The last {MOST_TRIALS:,} of {len(records):,} trials"
-        notes.append(f"All {len(records):,} trials stand in {beside}, beside this page.")
+        notes.append(f"All {len(records):,} trials stand in {trials_file}, beside this page.")
     filters = tuple(key for key in FILTERS if any(column.heading == key for column in columns))
     return Section("trials", title, (Data(Table(columns, records[-MOST_TRIALS:], title, filters), notes=tuple(notes)),))
 
@@ -68,7 +70,7 @@ def _measured(
     kind: Kind = TEXT,
     mark: Callable[[Record], str] | None = None,
 ) -> Column[Record]:
-    """A column that is empty where a trial was not measured."""
+    """Return a column that is empty for trials without a measurement."""
     return Column(
         heading, lambda record: None if record.measurement is None else figure(record, record.measurement), kind, mark
     )

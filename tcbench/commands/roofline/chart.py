@@ -1,7 +1,4 @@
-"""The roofline as a picture: ceilings, and phases and layers as points below them, on logarithmic axes.
-
-Owns the axes and what stands in them. Knows nothing of where rates come from.
-"""
+"""The roofline chart: phases and layers as points below the ceilings of their device, on logarithmic axes."""
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -18,7 +15,7 @@ from matplotlib.transforms import Bbox
 
 from tcbench.analysis.summary import Setting
 from tcbench.commands.roofline.roofline import CellRoofline, ConfigPrecision, WorkPart, base_and_fastest, worth_showing
-from tcbench.commands.roofline.table import reached
+from tcbench.commands.roofline.table import raised_ceilings
 from tcbench.core.errors import SelectionError
 from tcbench.core.groups import grouped
 from tcbench.engine.api import Ceilings
@@ -31,20 +28,20 @@ from tcbench.show.format import number, numbers
 from tcbench.show.simulated import mark_simulated
 
 _HEIGHTS, _LOW = {1: 4.6, 2: 3.8, 3: 3.4}, 2.6
-"""Inches of a panel, by the columns of the page, and where there are more than two rows."""
+"""The height of a panel in inches, by the number of columns, and for more than two rows."""
 _POINT, _SMALL, _DOT = 6.0, 4.0, 3.2
-"""Width of the mark of a phase, of one of neither the base nor the fastest cell, and of a layer, points."""
+"""Sizes in points of the marks of a phase, of a phase of a cell between base and fastest, and of a layer."""
 _NEAR = 20
-"""Pixels between marks of a phase that share a label."""
-_MARKS = {"forward": "o", "backward": "s", "update": "^", "replay": "D"}
+"""The greatest distance in pixels between marks of a phase that share a label."""
+_MARKERS = {"forward": "o", "backward": "s", "update": "^", "replay": "D"}
 
-Place = tuple[float, float]
+Point = tuple[float, float]
 _Pairs = Sequence[tuple[CellRoofline, CellRoofline]]
 
 
 @dataclass(frozen=True)
 class _Mark:
-    """A phase or a layer of a cell."""
+    """A mark for a phase or a layer of a cell."""
 
     cell: CellRoofline
     part: WorkPart
@@ -52,46 +49,45 @@ class _Mark:
     hollow: bool = False
 
     @property
-    def at(self) -> Place:
-        """FLOP per byte, FLOP/s."""
+    def point(self) -> Point:
+        """The position of the mark: FLOP per byte and FLOP/s."""
         return self.part.intensity, self.part.flops_s or math.nan
 
 
-def roofline_chart(rooflines: Sequence[CellRoofline], *, every: bool = False) -> Figure:
-    """Phases of cells, and the layers that have times, under the ceilings of their device: a panel for each precision
-    of a setting.
+def roofline_chart(rooflines: Sequence[CellRoofline], *, all_cells: bool = False) -> Figure:
+    """Draw phases and timed layers of cells under the ceilings of their device, with a panel for each precision.
 
-    Of each batch size the base is hollow, and an arrow leads to the fastest cell of the precision; with `every`, other
-    cells are small, and all bear their number in the legend. Of one cell, marks bear the names of phases and layers.
-    Raises SelectionError for no cell.
+    For each batch size, hollow marks show the base, and arrows lead to the fastest cell of the precision. With
+    `all_cells`, the other cells have small marks, and numbers refer to the legend. A single cell's marks are labelled
+    with the names of phases and layers. Raises SelectionError for no cell.
     """
     if not rooflines:
         raise SelectionError("no cell to draw a roofline of; `tcbench run` measures some")
-    provenance = provenance_of(by_setting([one.summary for one in rooflines]))
+    provenance = provenance_of(by_setting([cell.summary for cell in rooflines]))
     pairs = grouped((_roof(fastest), (base, fastest)) for base, fastest in base_and_fastest(rooflines))
     names = {roof: " · ".join(filter(None, (provenance.names[roof[0]], roof[1]))) for roof in pairs}
     roofs, more = first_panels(list(pairs), names.__getitem__, "--config, or name fewer files")
-    paired = {one.summary.key for roof in roofs for pair in pairs[roof] for one in pair}
-    cells = [one for one in rooflines if one.summary.key in paired or (every and _roof(one) in roofs)]
-    summaries = [one.summary for one in cells]
+    paired = {cell.summary.key for roof in roofs for pair in pairs[roof] for cell in pair}
+    cells = [cell for cell in rooflines if cell.summary.key in paired or (all_cells and _roof(cell) in roofs)]
+    summaries = [cell.summary for cell in cells]
     single = len(cells) == 1
     bases = {base.summary.cell.config for roof in roofs for base, fastest in pairs[roof] if base is not fastest}
     base = config_name(*bases) if len(bases) == 1 else "the base" if bases else ""
     about = f": {drawable(summaries[0].cell.label)}" if single else f": from {base} to the fastest" if bases else ""
-    ceilings = dict.fromkeys(f"{one.ceilings.device_name} · ceilings: {one.ceilings.says}" for one in cells)
-    reached_above = dict.fromkeys(f"{line[0].upper()}{line[1:]}." for one in cells for line in reached(one.ceilings))
+    ceilings = dict.fromkeys(f"{cell.ceilings.device_name} · ceilings: {cell.ceilings.says}" for cell in cells)
+    raised = dict.fromkeys(f"{line[0].upper()}{line[1:]}." for cell in cells for line in raised_ceilings(cell.ceilings))
     facts = small_print(summaries, provenance.common, whiskers=False).split(" · ")
     notes = [
         *["Marks on the ceiling: where each layer could be at most. Small ones below: layers that were timed."]
         * single,
-        *[*more, *reached_above],
+        *[*more, *raised],
         "FLOP: a multiply-accumulate is two. Bytes: the least traffic, every operand once.",
         " · ".join(fact for fact in facts if not fact.startswith("pale:")),
     ]
     page = ChartPage(
-        mark_simulated(f"Roofline{about}", (one.environment for one in summaries)), "; ".join(ceilings), notes
+        mark_simulated(f"Roofline{about}", (summary.environment for summary in summaries)), "; ".join(ceilings), notes
     )
-    name_of = _legend(page, cells, base, every=every)
+    name_of = _legend(page, cells, base, all_cells=all_cells)
     columns = 2 if len({precision for _, precision in roofs}) in (2, 4) else min(3, len(roofs))
     rows = math.ceil(len(roofs) / columns)
     grid = page.panels([_HEIGHTS[columns] if rows < 3 else _LOW] * rows, columns)
@@ -108,46 +104,49 @@ def roofline_chart(rooflines: Sequence[CellRoofline], *, every: bool = False) ->
     for axes, roof in zip(grid.flat, roofs, strict=False):
         if single:
             _draw_layers(axes, cells[0])
-        _draw(axes, pairs[roof], [one for one in cells if _roof(one) == roof], name_of, every=every)
+        _draw(axes, pairs[roof], [cell for cell in cells if _roof(cell) == roof], name_of, all_cells=all_cells)
     return page.figure
 
 
-def _roof(one: CellRoofline) -> tuple[Setting, ConfigPrecision]:
-    return one.summary.setting, one.precision
+def _roof(cell: CellRoofline) -> tuple[Setting, ConfigPrecision]:
+    return cell.summary.setting, cell.precision
 
 
-def _legend(page: ChartPage, cells: Sequence[CellRoofline], base: str, *, every: bool) -> Callable[[_Mark], str]:
-    """Phases, what is hollow where there is a `base`, with `every` numbers; returns how to name a mark, if at all."""
-    phases = dict.fromkeys(part.phase for one in cells for part in worth_showing(one.phases))
-    entries = [_entry(phase, PHASE_COLOURS.get(phase, OTHER), _MARKS.get(phase, "P")) for phase in phases]
-    sizes = {one.summary.cell.batch_size for one in cells}
+def _legend(page: ChartPage, cells: Sequence[CellRoofline], base: str, *, all_cells: bool) -> Callable[[_Mark], str]:
+    """Add the legend: phases, base and fastest cell, and with `all_cells` a number for each cell.
+
+    Return a function that gives the label of a mark, or an empty text.
+    """
+    phases = dict.fromkeys(part.phase for cell in cells for part in worth_showing(cell.phases))
+    handles = [_handle(phase, PHASE_COLOURS.get(phase, OTHER), _MARKERS.get(phase, "P")) for phase in phases]
+    sizes = {cell.summary.cell.batch_size for cell in cells}
     if base or len(sizes) > 1:
-        which = "" if every else f", batch size {min(sizes)}" if len(sizes) == 1 else ", with its batch size"
-        entries += [_entry(base, QUIET, "o", inside=PAPER)] * bool(base) + [_entry(f"the fastest{which}", QUIET, "o")]
-    page.legend([entries])
+        size = "" if all_cells else f", batch size {min(sizes)}" if len(sizes) == 1 else ", with its batch size"
+        handles += [_handle(base, QUIET, "o", inside=PAPER)] * bool(base) + [_handle(f"the fastest{size}", QUIET, "o")]
+    page.legend([handles])
     if len(cells) == 1:
         return lambda mark: mark.part.name
-    if not every:
+    if not all_cells:
         names = "{0.part.name}" if len(sizes) == 1 else "{0.cell.summary.cell.batch_size}"
         return lambda mark: "" if mark.hollow or mark.size < _POINT else names.format(mark)
-    numbered = {one.summary.key: str(place) for place, one in enumerate(cells, start=1)}
-    lines = [drawable(f"{numbered[one.summary.key]}  {one.summary.cell.label}") for one in cells]
-    page.legend([[_entry(line, QUIET, "") for line in lines]], handlelength=0, handletextpad=0, labelcolor=QUIET)
+    numbered = {cell.summary.key: str(place) for place, cell in enumerate(cells, start=1)}
+    lines = [drawable(f"{numbered[cell.summary.key]}  {cell.summary.cell.label}") for cell in cells]
+    page.legend([[_handle(line, QUIET, "") for line in lines]], handlelength=0, handletextpad=0, labelcolor=QUIET)
     return lambda mark: numbered[mark.cell.summary.key]
 
 
-def _entry(words: str, colour: str, mark: str, inside: str | None = None) -> Line2D:
+def _handle(words: str, colour: str, mark: str, inside: str | None = None) -> Line2D:
     return Line2D([], [], linestyle="", marker=mark, color=colour, markerfacecolor=inside or colour, label=words)
 
 
 def _head(grid: Iterable[Axes], panels: Sequence[tuple[str, _Pairs]], width: float) -> None:
-    """Above each panel its name, and the configs that arrows lead to, with their batch sizes where these differ."""
+    """Write above each panel its name, and the configs that arrows lead to."""
     below: list[list[str]] = []
     for _, pairs in panels:
         ends = [fastest.summary.cell for base, fastest in pairs if base is not fastest]
         configs = grouped((cell.config, cell.batch_size) for cell in ends)
         words = (f"{numbers(sizes)}: " * (len(configs) > 1) + config_name(name) for name, sizes in configs.items())
-        below.append([line for entry in words for line in wrapped(f"⟶ {entry}", WORDS, width)])
+        below.append([line for text in words for line in wrapped(f"⟶ {text}", WORDS, width)])
     most = max(map(len, below))
     for axes, (name, _), lines in zip(grid, panels, below, strict=False):
         first = "\n".join(wrapped(name, LABEL, width, bold=True))
@@ -156,10 +155,10 @@ def _head(grid: Iterable[Axes], panels: Sequence[tuple[str, _Pairs]], width: flo
 
 
 def _frame(axes: Axes, cells: Sequence[CellRoofline]) -> None:
-    """Logarithmic axes, FLOP per byte and FLOP/s, that hold all parts and ceilings."""
-    parts = [part for one in cells for part in (*worth_showing(one.phases), *worth_showing(one.layers))]
-    peaks = [peak for one in cells if math.isfinite(peak := one.ceilings.at(one.precision))]
-    ridges = [ridge for one in cells if 0 < (ridge := one.ceilings.ridge(one.precision)) < math.inf]
+    """Set logarithmic axes of FLOP per byte and FLOP/s that include all parts and ceilings."""
+    parts = [part for cell in cells for part in (*worth_showing(cell.phases), *worth_showing(cell.layers))]
+    peaks = [peak for cell in cells if math.isfinite(peak := cell.ceilings.at(cell.precision))]
+    ridges = [ridge for cell in cells if 0 < (ridge := cell.ceilings.ridge(cell.precision)) < math.inf]
     x = [part.intensity for part in parts] + ridges or [1.0]
     x += [part.intensity for part in cells[0].layers if len(cells) == 1 and part.flops and part.bytes]
     y = [part.flops_s for part in parts if part.flops_s] + peaks or [1e9]
@@ -170,43 +169,44 @@ def _frame(axes: Axes, cells: Sequence[CellRoofline]) -> None:
     for axis, unit in ((axes.xaxis, 1.0), (axes.yaxis, 1e9)):
         low, high = axis.get_view_interval()
         axis.set_major_locator(LogLocator(subs=(1, 3) if high < 2e3 * low else (1,)))
-        axis.set_major_formatter(FuncFormatter(lambda value, _, unit=unit: f"{value / unit:.6g}"))
+        axis.set_major_formatter(FuncFormatter(lambda tick, _, unit=unit: f"{tick / unit:.6g}"))
         axis.set_minor_locator(NullLocator())
 
 
 def _draw(
-    axes: Axes, pairs: _Pairs, cells: Sequence[CellRoofline], name_of: Callable[[_Mark], str], *, every: bool
+    axes: Axes, pairs: _Pairs, cells: Sequence[CellRoofline], name_of: Callable[[_Mark], str], *, all_cells: bool
 ) -> None:
-    """Ceilings, marks and arrows, then their words: of ceilings, of phases, and of layers, what takes longest first."""
-    paired = {id(one) for pair in pairs for one in pair}
-    marks = [_Mark(one, part, _SMALL) for one in cells if id(one) not in paired for part in worth_showing(one.phases)]
+    """Draw ceilings, marks and arrows, then their labels: of ceilings, phases and layers, the longest-running first."""
+    paired = {id(cell) for pair in pairs for cell in pair}
+    unpaired = [cell for cell in cells if id(cell) not in paired]
+    marks = [_Mark(cell, part, _SMALL) for cell in unpaired for part in worth_showing(cell.phases)]
     moves: list[tuple[_Mark, _Mark]] = []
     for base, fastest in pairs:
-        starts = {} if base is fastest else {part.name: part for part in _phases_beside(base, fastest)}
+        starts = {} if base is fastest else {part.name: part for part in _base_phases(base, fastest)}
         for end in (_Mark(fastest, part) for part in worth_showing(fastest.phases)):
             marks.append(end)
             if end.part.name in starts:
                 marks.append(_Mark(base, starts[end.part.name], hollow=True))
                 moves.append((marks[-1], end))
-    marks += [_Mark(one, part, _DOT) for one in cells for part in worth_showing(one.layers)]
+    marks += [_Mark(cell, part, _DOT) for cell in cells for part in worth_showing(cell.layers)]
     marks.sort(key=lambda mark: (-mark.size, -(mark.part.time_s or 0)))
-    roofs = list(dict.fromkeys((one.ceilings, one.precision) for pair in pairs for one in pair[::-1]))
-    taken = [box for mark in marks for box in _draw_mark(axes, mark)]
-    taken += [box for roof in roofs for box in _draw_roof(axes, *roof, is_own=roof == roofs[0])]
-    arrows = [place for move in moves for place in _draw_arrow(axes, *move)]
-    for words, *ends in _roof_words(axes, roofs):
-        blocked = [*taken, *around(arrows, 5)]
+    roofs = list(dict.fromkeys((cell.ceilings, cell.precision) for pair in pairs for cell in pair[::-1]))
+    occupied = [box for mark in marks for box in _draw_mark(axes, mark)]
+    occupied += [box for roof in roofs for box in _draw_roof(axes, *roof, is_main=roof == roofs[0])]
+    arrows = [point for move in moves for point in _draw_arrow(axes, *move)]
+    for words, *ends in _roof_labels(axes, roofs):
+        blocked = [*occupied, *around(arrows, 5)]
         if any(label(axes, words, end, blocked, gap=7, far=True) for end in ends):
-            taken.append(blocked[-1])
-    for near in _shared([mark for mark in marks if name_of(mark)], axes):
-        names = sorted({name_of(mark) for mark in near}, key=lambda words: (len(words), words))
-        words = ", ".join(names) if every or len(names) < 3 else f"{names[0]} to {names[-1]}"
-        gap = near[0].size / 144 * DPI + 4
-        label(axes, drawable(words), near[0].at, taken, gap=gap, avoid=arrows, color=QUIET, zorder=5, bbox=None)
+            occupied.append(blocked[-1])
+    for group in _label_groups([mark for mark in marks if name_of(mark)], axes):
+        names = sorted({name_of(mark) for mark in group}, key=lambda words: (len(words), words))
+        words = ", ".join(names) if all_cells or len(names) < 3 else f"{names[0]} to {names[-1]}"
+        gap = group[0].size / 144 * DPI + 4
+        label(axes, drawable(words), group[0].point, occupied, gap=gap, avoid=arrows, color=QUIET, zorder=5, bbox=None)
 
 
-def _roof_words(axes: Axes, roofs: Sequence[tuple[Ceilings, ConfigPrecision]]) -> Iterator[tuple[str, Place, Place]]:
-    """The words of each peak, with the ends of its line, and those of the bandwidth, with the middle of the slope."""
+def _roof_labels(axes: Axes, roofs: Sequence[tuple[Ceilings, ConfigPrecision]]) -> Iterator[tuple[str, Point, Point]]:
+    """Yield the label of each peak with the ends of its line, and that of the bandwidth with points of its slope."""
     for ceilings, precision in roofs:
         peak, ridge = ceilings.at(precision), max(ceilings.ridge(precision), axes.get_xlim()[0])
         yield f"{precision}: {number(peak / 1e9)} GFLOP/s", (axes.get_xlim()[1], peak), (ridge, peak)
@@ -217,8 +217,8 @@ def _roof_words(axes: Axes, roofs: Sequence[tuple[Ceilings, ConfigPrecision]]) -
         yield f"{number(bandwidth / 1e9)} GB/s", (middle, bandwidth * middle), (low, bandwidth * low)
 
 
-def _phases_beside(base: CellRoofline, fastest: CellRoofline) -> list[WorkPart]:
-    """The base's phases; beside the replay of a graph, their sum."""
+def _base_phases(base: CellRoofline, fastest: CellRoofline) -> list[WorkPart]:
+    """Return the base's phases; if the fastest cell replays a graph, also their sum as "replay"."""
     parts = worth_showing(base.phases)
     if not any(part.name == "replay" for part in fastest.phases):
         return parts
@@ -226,8 +226,8 @@ def _phases_beside(base: CellRoofline, fastest: CellRoofline) -> list[WorkPart]:
     return [*parts, WorkPart("replay", "replay", flops, n_bytes, time_s)]
 
 
-def _shared(marks: Iterable[_Mark], axes: Axes) -> list[list[_Mark]]:
-    """Marks; phases of a kind that lie near each other together."""
+def _label_groups(marks: Iterable[_Mark], axes: Axes) -> list[list[_Mark]]:
+    """Group marks that share a label: marks of the same phase that are close to each other."""
     groups: list[list[_Mark]] = []
     for mark in marks:
         alike = (group for group in groups if mark.size > _DOT and group[0].part.phase == mark.part.phase)
@@ -238,18 +238,18 @@ def _shared(marks: Iterable[_Mark], axes: Axes) -> list[list[_Mark]]:
     return groups
 
 
-def _pixels(axes: Axes, mark: _Mark) -> Place:
-    x, y = axes.transData.transform(mark.at)
+def _pixels(axes: Axes, mark: _Mark) -> Point:
+    x, y = axes.transData.transform(mark.point)
     return x, y
 
 
 def _draw_mark(axes: Axes, mark: _Mark) -> list[Bbox]:
-    """Returns what it covers, in pixels."""
+    """Draw a mark, and return the boxes that it covers, in pixels."""
     colour = PHASE_COLOURS.get(mark.part.phase, OTHER)
     axes.scatter(
-        *mark.at,
+        *mark.point,
         s=mark.size**2,
-        marker=_MARKS.get(mark.part.phase, "P"),
+        marker=_MARKERS.get(mark.part.phase, "P"),
         facecolor=PAPER if mark.hollow else colour,
         edgecolor=colour if mark.hollow or mark.size == _DOT else PAPER,
         linewidth=1.2 if mark.hollow else 0.6,
@@ -259,35 +259,40 @@ def _draw_mark(axes: Axes, mark: _Mark) -> list[Bbox]:
     return around([_pixels(axes, mark)], mark.size / 144 * DPI)
 
 
-def _draw_arrow(axes: Axes, start: _Mark, end: _Mark) -> list[Place]:
-    """Where the two stand apart; returns places on it, in pixels."""
+def _draw_arrow(axes: Axes, start: _Mark, end: _Mark) -> list[Point]:
+    """Draw an arrow between marks that are not too close, and return points on it, in pixels."""
     a, b = _pixels(axes, start), _pixels(axes, end)
     if math.dist(a, b) < 1.5 * _POINT / 72 * DPI:
         return []
     gaps: Any = dict.fromkeys(("shrinkA", "shrinkB"), _POINT / 2 + 1)
     colour = PHASE_COLOURS.get(end.part.phase, OTHER)
-    arrow = FancyArrowPatch(start.at, end.at, arrowstyle="-|>", mutation_scale=8, color=colour, zorder=2.9, **gaps)
+    arrow = FancyArrowPatch(
+        start.point, end.point, arrowstyle="-|>", mutation_scale=8, color=colour, zorder=2.9, **gaps
+    )
     axes.add_patch(arrow)
     return [(x, y) for x, y in np.linspace(a, b, 12)]
 
 
-def _draw_roof(axes: Axes, ceilings: Ceilings, precision: ConfigPrecision, *, is_own: bool) -> list[Bbox]:
-    """Bandwidth up to the ridge, then the peak; others than the base's quieter. Returns what it covers, in pixels."""
+def _draw_roof(axes: Axes, ceilings: Ceilings, precision: ConfigPrecision, *, is_main: bool) -> list[Bbox]:
+    """Draw a roof: bandwidth up to the ridge, then the peak; dashed unless it is the main one.
+
+    Return the boxes that it covers, in pixels.
+    """
     x = np.geomspace(*axes.get_xlim(), 160)
     x = np.union1d(x, np.clip(ceilings.ridge(precision), x[0], x[-1]))
     y = [ceilings.attainable_flops_s(float(intensity), precision) for intensity in x]
     if not all(map(math.isfinite, y)):
         return []
-    style: Any = {"color": INK, "lw": 1.4, "zorder": 2.5} if is_own else {"color": QUIET, "lw": 0.9, "ls": (0, (5, 2))}
+    style: Any = {"color": INK, "lw": 1.4, "zorder": 2.5} if is_main else {"color": QUIET, "lw": 0.9, "ls": (0, (5, 2))}
     axes.plot(x, y, **style)
     return around([(x, y) for x, y in axes.transData.transform(np.column_stack([x, y]))], 5)
 
 
-def _draw_layers(axes: Axes, one: CellRoofline) -> None:
-    """On the ceiling, where each layer that computes could be."""
+def _draw_layers(axes: Axes, cell: CellRoofline) -> None:
+    """Mark on the ceiling the attainable rate of each layer that computes."""
     for phase in ("forward", "backward"):
-        parts = [part for part in one.layers if part.phase == phase and part.flops and part.bytes]
-        y = [one.ceilings.attainable_flops_s(part.intensity, one.precision) for part in parts]
-        if all(map(math.isfinite, y)):  # else there is no ceiling to stand on
+        parts = [part for part in cell.layers if part.phase == phase and part.flops and part.bytes]
+        y = [cell.ceilings.attainable_flops_s(part.intensity, cell.precision) for part in parts]
+        if all(map(math.isfinite, y)):  # otherwise the ceiling is unknown
             x = [part.intensity for part in parts]
             axes.scatter(x, y, s=20, marker="|", color=PHASE_COLOURS.get(phase, OTHER), linewidth=0.8, zorder=2.7)

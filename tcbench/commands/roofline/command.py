@@ -1,4 +1,4 @@
-"""`tcbench roofline`: how near phases and layers come to the machine's ceilings."""
+"""The command `tcbench roofline`: compare phases and layers with the machine's ceilings."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def roofline(
     ),
     output: Path | None = options.picture_option(),
     chosen: Selection,
-    every: bool = options.CELLS.option(
+    all_cells: bool = options.CELLS.option(
         "--all", "Every cell. Default: each batch size's base, and its fastest of each precision."
     ),
     fresh: bool = options.CELLS.option("--fresh", "Measure the ceilings again, ignoring kept ones."),
@@ -54,54 +54,55 @@ def roofline(
     from tcbench.analysis.summary import group_by_code, summarise
     from tcbench.commands.roofline import table
     from tcbench.commands.roofline.chart import roofline_chart
-    from tcbench.commands.roofline.roofline import UNKNOWN, base_and_fastest, fastest
-    from tcbench.commands.roofline.roofline import roofline as under_roof
+    from tcbench.commands.roofline.roofline import UNKNOWN, base_and_fastest, cell_roofline, highest_rates
     from tcbench.run import ceilings
     from tcbench.show.charts.files import save
 
     def device_of(summary: CellSummary) -> tuple[str | None, str, int]:
         return summary.machine, summary.cell.device, summary.cell.threads
 
-    given = read_results(results, out, "profiles")
-    summaries = select_cells(_able(summarise(given.records)), chosen.configs, chosen.batch_sizes)
-    rooflines, groups = [], group_by_code(given.records)
+    inputs = read_results(results, out, "profiles")
+    summaries = select_cells(_with_known_work(summarise(inputs.records)), chosen.configs, chosen.batch_sizes)
+    rooflines, groups = [], group_by_code(inputs.records)
     for on_device in grouped((device_of(summary), summary) for summary in summaries).values():
-        trials = ([record for record in groups[summary.key] if record.status == "ok"] for summary in on_device)
-        those = [under_roof(*one, UNKNOWN, given.timelines) for one in zip(on_device, trials, strict=True)]
+        without_roof = [
+            cell_roofline(summary, [r for r in groups[summary.key] if r.status == "ok"], UNKNOWN, inputs.timelines)
+            for summary in on_device
+        ]
         with stages(quiet=False) as advance:
-            limits = ceilings.find_ceilings(on_device[0], fastest(those), fresh=fresh, progress=advance)
-        rooflines += [replace(one, ceilings=limits) for one in those]
-    rooflines.sort(key=lambda one: summaries.index(one.summary))
-    output = output_path(output, given.paths, "roofline.png")
-    save(roofline_chart(rooflines, every=every), output, options.ANOTHER_FILE)
+            limits = ceilings.find_ceilings(on_device[0], highest_rates(without_roof), fresh=fresh, progress=advance)
+        rooflines += [replace(cell, ceilings=limits) for cell in without_roof]
+    rooflines.sort(key=lambda cell: summaries.index(cell.summary))
+    output = output_path(output, inputs.paths, "roofline.png")
+    save(roofline_chart(rooflines, all_cells=all_cells), output, options.ANOTHER_FILE)
     if format_ == "json":
         typer.echo(table.to_json(rooflines))
         return
     console = make_console(details=details)
-    console.say(*map(table.headline, dict.fromkeys(one.ceilings for one in rooflines)), "")
+    console.say(*map(table.headline, dict.fromkeys(cell.ceilings for cell in rooflines)), "")
     pairs = base_and_fastest(rooflines)
-    shown = rooflines if every else list({one.summary.key: one for pair in pairs for one in pair}.values())
+    shown = rooflines if all_cells else list({cell.summary.key: cell for pair in pairs for cell in pair}.values())
     console.table(table.phases_table(shown))
-    for one_cell in shown if layers else ():
-        console.table(table.layers_table(one_cell), one_cell.summary.cell.label)
+    for cell in shown if layers else ():
+        console.table(table.layers_table(cell), cell.summary.cell.label)
     console.notes(table.notes(shown, len(rooflines), layers=layers))
     console.say(f"wrote {output}")
 
 
-def _able(summaries: Sequence[CellSummary]) -> list[CellSummary]:
-    """The measured cells of known layers or of declared work. Raises SelectionError when there are none."""
+def _with_known_work(summaries: Sequence[CellSummary]) -> list[CellSummary]:
+    """Return the measured cells with known layers or declared work. Raises SelectionError if there are none."""
     from tcbench.engine.api import builds_models, model_of
 
     measured = [s for s in summaries if s.images_per_s is not None]
-    able = [s for s in measured if model_of(s.cell) or s.flops]
-    if measured and not able and not any(builds_models(s.cell.backend) for s in measured):
+    usable = [s for s in measured if model_of(s.cell) or s.flops]
+    if measured and not usable and not any(builds_models(s.cell.backend) for s in measured):
         raise SelectionError(
             f"{measured[0].cell.config} declares no FLOPs; own.step(..., flops=..., bytes=...) does "
             "(docs/own-step.md), and `tcbench explain` shows where its time goes"
         )
-    if measured and not able:
+    if measured and not usable:
         model = f"{measured[0].cell.model} {measured[0].cell.variant}, {measured[0].cell.image_size} px"
         raise SelectionError(f"nothing is known of the layers of {model}; `tcbench list` shows what is")
-    if not able:
+    if not usable:
         raise SelectionError("no measured cell to show here; `tcbench run` makes some")
-    return able
+    return usable

@@ -1,4 +1,4 @@
-"""Output of `tcbench roofline` beside its chart: tables of phases and layers, and the JSON."""
+"""The tables of `tcbench roofline`, of phases and layers, and its JSON."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -13,15 +13,15 @@ from tcbench.show.tables import NUMBER, SECONDS, WHOLE_SHARE, Column, Table, cel
 
 
 def headline(ceilings: Ceilings) -> str:
-    """A device's ceilings in one line."""
+    """Describe the ceilings of a device in one line."""
     rates = [f"{number(rate / 1e9)} GFLOP/s ({name})" for name, rate in _flops_s(ceilings).items()]
     rates.append(f"{number(ceilings.memory_bytes_s / 1e9)} GB/s")
-    return f"{ceilings.device_name}: {', '.join(rates)}: {'; '.join([ceilings.says, *reached(ceilings)])}"
+    return f"{ceilings.device_name}: {', '.join(rates)}: {'; '.join([ceilings.says, *raised_ceilings(ceilings)])}"
 
 
-def reached(ceilings: Ceilings) -> list[str]:
-    """Those that are not what was measured, but what a step reached above it."""
-    return [f"the ceiling of {name} is what {one.by} reached" for name, one in sorted(ceilings.reached.items())]
+def raised_ceilings(ceilings: Ceilings) -> list[str]:
+    """Return a line for each ceiling that a step exceeded and thereby raised."""
+    return [f"the ceiling of {name} is what {rate.by} reached" for name, rate in sorted(ceilings.reached.items())]
 
 
 def _flops_s(ceilings: Ceilings) -> dict[str, float]:
@@ -32,7 +32,7 @@ _Row = tuple[CellRoofline, WorkPart]
 
 
 def phases_table(rooflines: Sequence[CellRoofline]) -> Table[_Row]:
-    """One row per cell and phase that computes; a cell is named in its first."""
+    """Return a table with a row per cell and phase. A cell is named in its first row."""
     columns = (
         *cell_columns((roofline.summary.cell for roofline in rooflines), lambda row: row[0].summary.cell),
         Column[_Row]("config", lambda row: row[0].summary.cell.config),
@@ -46,7 +46,7 @@ def phases_table(rooflines: Sequence[CellRoofline]) -> Table[_Row]:
 
 
 def layers_table(roofline: CellRoofline) -> Table[_Row]:
-    """One row per layer and direction."""
+    """Return a table with a row per layer and phase."""
     names = (Column[_Row]("layer", lambda row: row[1].name), Column[_Row]("phase", lambda row: row[1].phase))
     return Table((*names, *_FIGURES), [(roofline, part) for part in roofline.layers])
 
@@ -63,7 +63,7 @@ _FIGURES: tuple[Column[_Row], ...] = (
 
 
 def notes(rooflines: Sequence[CellRoofline], n_cells: int = 0, *, layers: bool = False) -> list[str]:
-    """Notes on how to read the tables, which show these of `n_cells`."""
+    """Return notes on how to read the tables, which show these rooflines out of `n_cells` cells."""
     lines = [
         "FLOP: a multiply-accumulate counts as two. MB: each operand moved once. least: the shortest time that the "
         "ceilings allow. A phase below the roof may hold layers at it."
@@ -78,11 +78,11 @@ def notes(rooflines: Sequence[CellRoofline], n_cells: int = 0, *, layers: bool =
         lines.append("With many ranks: what each of them does and reaches, on its own device.")
     if any(roofline.summary.cell.device != "cpu" for roofline in rooflines):
         lines.append("On a GPU the time of a phase includes the GPU's waiting for the host.")
-    return lines + doubtful((one.summary.cell.label, one.bottleneck) for one in rooflines)
+    return lines + doubtful((roofline.summary.cell.label, roofline.bottleneck) for roofline in rooflines)
 
 
 def to_json(rooflines: Iterable[CellRoofline]) -> str:
-    """Everything, with units in the names."""
+    """Return the rooflines as JSON."""
     return document("tcbench-roofline", cells=list(map(_cell_json, rooflines)))
 
 
@@ -90,8 +90,8 @@ def _cell_json(roofline: CellRoofline) -> dict[str, Any]:
     ceilings = roofline.ceilings
 
     def part_json(part: WorkPart) -> dict[str, Any]:
-        value = fields(part, "name phase flops bytes flop_per_byte=intensity time_s flops_s")
-        return value | {"floor_s": part.least_s(ceilings, roofline.precision)}
+        figures = fields(part, "name phase flops bytes flop_per_byte=intensity time_s flops_s")
+        return figures | {"floor_s": part.least_s(ceilings, roofline.precision)}
 
     return {
         "machine": roofline.summary.machine,
@@ -104,7 +104,7 @@ def _cell_json(roofline: CellRoofline) -> dict[str, Any]:
             "device_name": ceilings.device_name,
             "flops_s": _flops_s(ceilings),
             "bandwidth_bytes_s": ceilings.memory_bytes_s,
-            "reached_by": {name: one.by for name, one in sorted(ceilings.reached.items())},
+            "reached_by": {name: rate.by for name, rate in sorted(ceilings.reached.items())},
             **fields(ceilings, "measured says processor_time_lost=lost"),
         },
         "phases": list(map(part_json, roofline.phases)),

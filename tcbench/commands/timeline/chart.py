@@ -1,9 +1,8 @@
-"""The talk's timelines: what the input's threads, the host and the GPU did in a few steps, cells under each other; and
-the section of the page with their phases.
+"""The chart of timelines, as in the talk: input threads, host and GPU in a few steps; and the page's section on them.
 
-Every panel has the same time scale, from the beginning of its own first step that is shown. Work too fine to be drawn
-by itself is merged: a GPU's row is then as high as the GPU was busy in each pixel, so that gaps between kernels that
-are smaller than a pixel still show. Owns rows, blocks and their labels. Knows nothing of where a timeline comes from.
+Cells are drawn below each other on one time scale, which begins at each cell's first shown step. Spans too short to be
+drawn are merged: the height of a GPU's row is then the share of each pixel in which the GPU was busy, so that gaps
+between kernels show even if they are smaller than a pixel.
 """
 
 import itertools
@@ -40,10 +39,10 @@ from tcbench.show.simulated import mark_simulated
 from tcbench.show.tables import SECONDS, Column, Table
 
 DEFAULT_STEPS = 3
-SINGLE = 300
-"""At most so many spans of a row are drawn one by one; more are merged."""
+MAX_SINGLE = 300
+"""The number of spans in a row that are drawn one by one. More are merged."""
 READABLE = 12
-"""About so many in a row have room for their names."""
+"""The approximate number of spans in a row that have room for their names."""
 
 _WORDS = {
     "io": ("IO",),
@@ -62,14 +61,14 @@ _SOURCES = {
     "simulated": "recorded by the simulation",
     "ranges": "recorded by tcbench's own ranges",
 }
-_ROOM = WIDTH - 2 * MARGIN - 0.55  # inches of a panel; the rest is for the names of rows
-_FACTS = 2.4  # inches beside a name, for its figures
+_ROOM = WIDTH - 2 * MARGIN - 0.55  # inches of a panel without the names of its rows
+_FACTS = 2.4  # inches for the figures to the right of a name
 _WAITING = Fill(PAPER, "//////")
 _PAD = 0.05
 _GAP = 0.05
 _BIN_PIXELS = 2
-_EDGED = 0.06  # inches
-_FEWEST = 5  # of a shortened name, so many characters at least
+_EDGED = 0.06  # inches; narrower blocks have no edge
+_FEWEST = 5  # the least length of a shortened name
 
 
 def timeline_chart(
@@ -79,10 +78,15 @@ def timeline_chart(
     *,
     step: int | None = None,
 ) -> Figure:
-    """Draw timelines under each other. `zoom`: begin and end of the part to show, in ms on the time axis of the picture
-    without it. `steps`: so many whole steps of the slowest cell (3); the first one that was recorded is left out where
-    there are enough others, since it starts with an empty GPU. `step`: begin with the step of this number. Raises
-    SelectionError for nothing to draw, and for a step or a part that was not recorded."""
+    """Draw timelines below each other.
+
+    - `zoom`: begin and end of the part to draw, in ms on the time axis of the whole picture.
+    - `steps`: the number of steps of the slowest cell to draw (default 3). If enough steps were recorded, the first one
+      is left out, because it starts with an idle GPU.
+    - `step`: the number of the first step to draw.
+
+    Raises SelectionError if there is nothing to draw, or for a step or part that was not recorded.
+    """
     if not timelines:
         raise SelectionError("no timeline to draw; `tcbench profile` records one")
     timelines, more = first_panels(timelines, lambda timeline: timeline.label, "--config or --bs, or name fewer files")
@@ -95,8 +99,11 @@ def timeline_chart(
 
 
 def close_up(timeline: Timeline) -> tuple[float, float] | None:
-    """The zoom in which names can be read: on so many kernels in a row, or layers where nothing is known of kernels, as
-    take longest together in the first step shown. None without any."""
+    """Return the zoom, in ms, that shows READABLE consecutive kernels or layers with room for their names.
+
+    It covers those that take longest in the first step shown. Layers count only if no kernels were recorded.
+    Return None if there are neither.
+    """
     step = _first(timeline, None, None)
     spans = [s for s in timeline.spans_in("gpu", "kernel") or timeline.spans_in("host", "layer") if s.step == step.step]
     if not spans:
@@ -107,25 +114,25 @@ def close_up(timeline: Timeline) -> tuple[float, float] | None:
 
 
 def _first(timeline: Timeline, steps: int | None, number: int | None) -> Span:
-    """The step that stands at 0 ms."""
-    there = timeline.steps
-    if not there:
+    """Return the first step to draw, which is at 0 ms."""
+    recorded = timeline.steps
+    if not recorded:
         raise SelectionError(f"{timeline.label}: no steps in this timeline; nothing to draw")
     if number is not None:
-        step = next((span for span in there if span.step == number), None)
+        step = next((span for span in recorded if span.step == number), None)
         if step is None:
-            numbers = [span.step for span in there if span.step is not None]
-            known = f"{numbers[0]} to {numbers[-1]}" if numbers else "steps without numbers"
-            raise SelectionError(f"--step {number}: {timeline.label} has {known}")
+            numbers = [span.step for span in recorded if span.step is not None]
+            steps_words = f"{numbers[0]} to {numbers[-1]}" if numbers else "steps without numbers"
+            raise SelectionError(f"--step {number}: {timeline.label} has {steps_words}")
         return step
-    shown = min(steps or DEFAULT_STEPS, len(there))
-    return there[min(1, len(there) - shown)]
+    shown = min(steps or DEFAULT_STEPS, len(recorded))
+    return recorded[min(1, len(recorded) - shown)]
 
 
 def _window(
     timelines: Sequence[Timeline], zoom: tuple[float, float] | None, steps: int | None, step: int | None
 ) -> tuple[float, float]:
-    """Begin and end of what is shown, seconds after each timeline's first shown step."""
+    """Return begin and end of the part to draw, in seconds after the start of each timeline's first step."""
     ends_s, recorded_s = [], []
     for timeline in timelines:
         first = _first(timeline, steps, step)
@@ -146,17 +153,17 @@ def _window(
 
 @dataclass(frozen=True)
 class _Lane:
-    """A line of blocks, inches high. `what`: the drawing function that takes it."""
+    """A row of a panel. `height` is in inches; `style` selects the function that draws it."""
 
     name: str
     height: float
     spans: tuple[Span, ...]
-    what: str
+    style: str
 
 
 @dataclass(frozen=True)
 class _Panel:
-    """A cell: its timeline from `begin_s` to `end_s` after `zero_s`."""
+    """A cell's timeline, drawn from `begin_s` to `end_s` after `zero_s`."""
 
     timeline: Timeline
     bottleneck: Bottleneck
@@ -164,21 +171,22 @@ class _Panel:
     begin_s: float
     end_s: float
 
-    def ms(self, at_s: float) -> float:
-        """A time of the timeline as a place on the axis."""
-        return (at_s - self.zero_s) * 1e3
+    def ms(self, time_s: float) -> float:
+        """Convert a time of the timeline to a place on the axis in ms."""
+        return (time_s - self.zero_s) * 1e3
 
     def clipped(self, span: Span) -> tuple[float, float]:
-        """Begin and end of what is visible of a span, ms."""
+        """Return begin and end of the visible part of a span, in ms."""
         return max(self.ms(span.begin_s), self.begin_s * 1e3), min(self.ms(span.end_s), self.end_s * 1e3)
 
     def free(self, begin_ms: float, end_ms: float) -> tuple[float, float]:
-        """The widest part of a block that no step's line crosses."""
+        """Return the widest part of a block that no step's line crosses, in ms."""
         starts = (self.ms(step.begin_s) for step in self.timeline.steps)
-        cuts = [begin_ms, *sorted(at for at in starts if begin_ms < at < end_ms), end_ms]
+        cuts = [begin_ms, *sorted(start for start in starts if begin_ms < start < end_ms), end_ms]
         return max(itertools.pairwise(cuts), key=lambda part: part[1] - part[0])
 
     def inches(self, begin_ms: float, end_ms: float) -> float:
+        """Return the width of a part of the axis in inches."""
         return (end_ms - begin_ms) * _ROOM / (self.end_s - self.begin_s) / 1e3
 
     def _visible(self, spans: Iterable[Span]) -> tuple[Span, ...]:
@@ -187,6 +195,7 @@ class _Panel:
 
     @cached_property
     def rows(self) -> tuple[_Lane, ...]:
+        """The rows of the panel from top to bottom: input threads, CPU, layers, GPU."""
         timeline = self.timeline
         rows = []
         threads = sorted({span.row for span in timeline.spans_in("io")})
@@ -198,33 +207,38 @@ class _Panel:
             rows.append(_Lane("IO", 0.25, self._visible(timeline.spans_in("io")), "density"))
         rows.append(_Lane("CPU", 0.3, self._visible(timeline.spans_in("host", "phase")), "phases"))
         layers = self._visible(timeline.spans_in("host", "layer"))
-        if layers and len(layers) <= SINGLE:
+        if layers and len(layers) <= MAX_SINGLE:
             rows.append(_Lane("layers", 0.2, layers, "names"))
         if timeline.spans_in("gpu"):
             spans = self._visible(timeline.spans_in("gpu"))
-            told = all(span.kind == "phase" for span in timeline.spans_in("gpu"))
-            rows.append(_Lane("GPU", 0.34, spans, "phases" if told else "names" if len(spans) <= SINGLE else "density"))
+            only_phases = all(span.kind == "phase" for span in timeline.spans_in("gpu"))
+            rows.append(
+                _Lane(
+                    "GPU", 0.34, spans, "phases" if only_phases else "names" if len(spans) <= MAX_SINGLE else "density"
+                )
+            )
         return tuple(rows)
 
     @property
     def placed(self) -> list[tuple[_Lane, float]]:
-        """Rows, each with where it begins, inches from the top."""
+        """The rows, each with its distance from the top in inches."""
         tops = itertools.accumulate((row.height + _GAP for row in self.rows), initial=_GAP)
         return list(zip(self.rows, tops, strict=False))
 
     @property
     def rows_height(self) -> float:
+        """The height of all rows and gaps in inches."""
         return sum(row.height for row in self.rows) + _GAP * (len(self.rows) + 1)
 
     @property
     def visible_phases(self) -> set[str]:
-        """Keys of the legend that this panel needs."""
+        """The keys of the legend that this panel needs."""
         keys = {_colour_key(span) for row in self.rows for span in row.spans if row.name != "layers"}
         return keys | ({"waiting"} if self.waiting else set())
 
     @cached_property
     def waiting(self) -> tuple[Span, ...]:
-        """Calls in which the host waits for the GPU, where they can be seen."""
+        """The visible calls in which the host waits for the GPU."""
         return self._visible(span for span in self.timeline.spans_in("host", "api") if waits(span.name))
 
 
@@ -232,9 +246,9 @@ def _page(panels: Sequence[_Panel], zoom: tuple[float, float] | None, more: Sequ
     names = list(dict.fromkeys(panel.timeline.device_name for panel in panels))
     sources = list(dict.fromkeys(_SOURCES[panel.timeline.source] for panel in panels))
     part = f"from {zoom[0]:g} to {zoom[1]:g} ms of the steps shown · " if zoom else ""
-    merged = any(row.what == "density" and row.name == "GPU" for panel in panels for row in panel.rows)
+    merged = any(row.style == "density" and row.name == "GPU" for panel in panels for row in panel.rows)
     notes = ["Blocks of the CPU: the phases of a step; dashed: where one begins."]
-    on_gpu = [row.what for panel in panels for row in panel.rows if row.name == "GPU"]
+    on_gpu = [row.style for panel in panels for row in panel.rows if row.name == "GPU"]
     if "phases" in on_gpu:
         notes[0] += " Phases of the GPU hold what it waits in them for the CPU."
     if set(on_gpu) - {"phases"}:
@@ -256,10 +270,10 @@ def _page(panels: Sequence[_Panel], zoom: tuple[float, float] | None, more: Sequ
         name = wrapped(drawable(panel.timeline.label), LABEL, page.room - _FACTS, bold=True)
         below = wrapped(drawable(panel.timeline.device_name), LABEL, page.room) if len(names) > 1 else []
         below += wrapped(drawable(limit_sentence(panel.bottleneck)), WORDS, page.room)
-        beside = f"{number(panel.bottleneck.images_per_s)} {panel.timeline.unit}/s"
+        figures = f"{number(panel.bottleneck.images_per_s)} {panel.timeline.unit}/s"
         if panel.bottleneck.device is not None:
-            beside += f" · GPU busy {panel.bottleneck.device.busy_share:.0%}"
-        page.heading(axes, "\n".join(name), beside, "\n".join(below) + "\n")
+            figures += f" · GPU busy {panel.bottleneck.device.busy_share:.0%}"
+        page.heading(axes, "\n".join(name), figures, "\n".join(below) + "\n")
         _draw_panel(axes, panel)
         axes.tick_params(axis="x", labelbottom=axes is column[-1])
     column[-1].set_xlabel("ms")
@@ -267,25 +281,25 @@ def _page(panels: Sequence[_Panel], zoom: tuple[float, float] | None, more: Sequ
 
 
 def _legend(panels: Sequence[_Panel]) -> list[Patch]:
-    there = set().union(*(panel.visible_phases for panel in panels))
+    visible = set().union(*(panel.visible_phases for panel in panels))
     words = {"io": "IO: input", "copy": "copies", "other": "other"}
-    entries = [
+    patches = [
         Patch(color=_colour(key), label=words.get(key) or f"{_WORDS[key][0]}: {key}")
         for key in (*PHASE_COLOURS, "copy", "other")
-        if key in there
+        if key in visible
     ]
-    if "waiting" in there:
-        entries.append(Patch(label="waiting for the GPU", **_WAITING.patch))
-    return entries
+    if "waiting" in visible:
+        patches.append(Patch(label="waiting for the GPU", **_WAITING.patch))
+    return patches
 
 
 def _draw_panel(axes: Axes, panel: _Panel) -> None:
-    """Rows of blocks over ms."""
+    """Draw the rows of a panel over an axis in ms."""
     axes.set_xlim(panel.begin_s * 1e3, panel.end_s * 1e3)
     axes.set_ylim(panel.rows_height, 0)
     axes.spines["left"].set_visible(False)
-    named = [(top + row.height / 2, row.name) for row, top in panel.placed if row.name]
-    axes.set_yticks([place for place, _ in named], [name for _, name in named])
+    ticks = [(top + row.height / 2, row.name) for row, top in panel.placed if row.name]
+    axes.set_yticks([y for y, _ in ticks], [name for _, name in ticks])
     axes.grid(visible=False, axis="y")
     low, high = axes.get_xlim()
     begin = max(low, panel.ms(min(s.begin_s for s in panel.timeline.spans)))
@@ -293,8 +307,8 @@ def _draw_panel(axes: Axes, panel: _Panel) -> None:
     draw = {"density": _draw_density, "names": _draw_named}
     for row, y in panel.placed:
         axes.fill_between([begin, end], y, y + row.height, color=RECORDED, linewidth=0, zorder=0.5)
-        draw.get(row.what, _draw_blocks)(axes, panel, row, y)
-        if row.name == "CPU":  # a hatched strip at its foot while it waits for the GPU
+        draw.get(row.style, _draw_blocks)(axes, panel, row, y)
+        if row.name == "CPU":  # a hatched strip at the bottom while it waits for the GPU
             places = [place for span in panel.waiting if panel.inches(*(place := panel.clipped(span))) > 1 / DPI]
             strips = [(begin, end, y + row.height - 0.07, y + row.height) for begin, end in places]
             if strips:
@@ -318,7 +332,7 @@ def _colour(key: str) -> str:
 def _bars(
     axes: Axes, spans: Sequence[Span], places: Sequence[tuple[float, float]], y: float, height: float, **style: Any
 ) -> None:
-    """Rectangles of one colour, each with its span's name and duration as tooltip."""
+    """Draw spans as rectangles of one colour, each with its name and duration as tooltip."""
     texts = [f"{span.name}\n{milliseconds(span.duration_s)}" for span in spans]
     boxes(axes, [(begin, end, y, y + height) for begin, end in places], texts, **style)
 
@@ -328,7 +342,7 @@ def _by_colour(spans: Iterable[Span]) -> dict[str, list[Span]]:
 
 
 def _draw_blocks(axes: Axes, panel: _Panel, row: _Lane, y: float) -> None:
-    """The phases of the host, or what a thread of the input's does, with a word in each block that takes it."""
+    """Draw the phases of the host or the work of an input thread, with a label in each block that has room."""
     for key, spans in _by_colour(row.spans).items():
         places = [panel.clipped(span) for span in spans]
         _bars(axes, spans, places, y, row.height, facecolor=_colour(key), edgecolor=PAPER, linewidth=0.3)
@@ -338,7 +352,7 @@ def _draw_blocks(axes: Axes, panel: _Panel, row: _Lane, y: float) -> None:
 
 
 def _label(axes: Axes, panel: _Panel, place: tuple[float, float], y: float, options: Sequence[str], key: str) -> None:
-    """The first of the words that fits into a block; none, if none does."""
+    """Write the first of the words that fits into a block, if one does."""
     begin, end = panel.free(*place)
     room = panel.inches(begin, end) - 2 * _PAD
     if word := next((word for word in options if word and text_width(word, WORDS) <= room), None):
@@ -347,48 +361,48 @@ def _label(axes: Axes, panel: _Panel, place: tuple[float, float], y: float, opti
 
 
 def _draw_named(axes: Axes, panel: _Panel, row: _Lane, y: float) -> None:
-    """Single kernels or layers, with as much of their names as fits; what runs at once stands in lines of its own."""
+    """Draw single kernels or layers with as much of their names as fits; concurrent ones in lines of their own."""
     lines = _lines(row.spans)
     n = max(lines.values(), default=0) + 1
     height = row.height / n
     for key, spans in _by_colour(row.spans).items():
         for line in range(n):
-            here = [span for span in spans if lines[span] == line]
-            places = [panel.clipped(span) for span in here]
-            # Between narrow blocks a line would look like a gap.
+            line_spans = [span for span in spans if lines[span] == line]
+            places = [panel.clipped(span) for span in line_spans]
+            # An edge between narrow blocks would look like a gap.
             widths = [0.4 if panel.inches(*place) > _EDGED else 0.0 for place in places]
             edge = {"edgecolor": PAPER, "linewidth": widths}
-            _bars(axes, here, places, y + line * height, height, facecolor=_colour(key), **edge)
+            _bars(axes, line_spans, places, y + line * height, height, facecolor=_colour(key), **edge)
         if height * 72 < WORDS:
             continue
         for span in spans:
             place = panel.clipped(span)
             name = drawable(span.name) if span.kind == "layer" else short_name(span.name)
             words = shortened(name, WORDS, panel.inches(*panel.free(*place)) - 2 * _PAD)
-            # The end of a layer's name is what tells it from the others, so it stands whole or not at all.
+            # Layers differ by the end of their names, so write the whole name or nothing.
             if words == name or (span.kind != "layer" and len(words) > _FEWEST):
                 _label(axes, panel, place, y + (lines[span] + 0.5) * height, (words,), key)
 
 
 def _lines(spans: Sequence[Span]) -> dict[Span, int]:
-    """The line of each span: the first that is free when it begins. A layer inside another stands below it."""
+    """Assign each span to the first line that is free when it begins. A layer inside another is below it."""
     free_s: list[float] = []
     lines = {}
     for span in sorted(spans):
-        line = next((i for i, at_s in enumerate(free_s) if at_s <= span.begin_s), len(free_s))
+        line = next((i for i, end_s in enumerate(free_s) if end_s <= span.begin_s), len(free_s))
         free_s[line : line + 1] = [span.end_s]
         lines[span] = line
     return lines
 
 
 def _draw_density(axes: Axes, panel: _Panel, row: _Lane, y: float) -> None:
-    """Merged work: in each pixel as high as the share of it that is covered; colours on top of each other."""
+    """Draw merged spans: the height in each pixel is the covered share of its time, with colours stacked."""
     bins = round(_ROOM * DPI / _BIN_PIXELS)
     edges_ms = np.linspace(panel.begin_s * 1e3, panel.end_s * 1e3, bins + 1)
     edges_s = edges_ms / 1e3 + panel.zero_s
     bottom, before = np.zeros(bins), list[tuple[float, float]]()
     order = [*PHASE_COLOURS, "other", "copy"]
-    for key, spans in sorted(_by_colour(row.spans).items(), key=lambda item: order.index(item[0])):
+    for key, spans in sorted(_by_colour(row.spans).items(), key=lambda group: order.index(group[0])):
         covered = intervals.union((span.begin_s, span.end_s) for span in spans)
         share = _share_per_bin(intervals.difference(covered, before), edges_s)
         before = intervals.union([*before, *covered])
@@ -400,18 +414,18 @@ def _draw_density(axes: Axes, panel: _Panel, row: _Lane, y: float) -> None:
 
 
 def _share_per_bin(covered: intervals.Intervals, edges_s: Any) -> Any:
-    """The covered share of each bin."""
+    """Return the covered share of each bin."""
     if not covered:
         return np.zeros(len(edges_s) - 1)
     points = np.array(covered).ravel()
     lengths = np.zeros(len(points))
     lengths[1::2] = np.diff(points)[::2]
-    so_far = np.interp(edges_s, points, np.cumsum(lengths))
-    return np.clip(np.diff(so_far) / np.diff(edges_s), 0, 1)
+    cumulative = np.interp(edges_s, points, np.cumsum(lengths))
+    return np.clip(np.diff(cumulative) / np.diff(edges_s), 0, 1)
 
 
 def _draw_steps(axes: Axes, panel: _Panel) -> None:
-    """A line where each step begins, and its number above what is visible of it."""
+    """Draw a line where each step begins, and its number above the visible part."""
     for i, step in enumerate(panel.timeline.steps):
         begin, end = panel.clipped(step)
         if begin >= end:
@@ -429,7 +443,7 @@ _TEMPLATE = re.compile(r"<[^<>]*>")
 
 
 def short_name(name: str) -> str:
-    """A kernel's own name: without return type, namespaces, template arguments and parameters."""
+    """Return the base name of a kernel, without return type, namespaces, template arguments and parameters."""
     text = drawable(name)
     while (bare := _TEMPLATE.sub("", text)) != text:
         text = bare
@@ -438,7 +452,10 @@ def short_name(name: str) -> str:
 
 
 def timeline_section(timelines: Sequence[Timeline], summaries: Sequence[CellSummary] = ()) -> Section | None:
-    """None without a timeline that has a step. Notes tell those of another session than the cells beside them."""
+    """Return the page's section on timelines; None if no timeline has a step.
+
+    A note marks a timeline that is from another session than the run of its cell.
+    """
     shown = [timeline for timeline in timelines if timeline.steps]
     if not shown:
         return None

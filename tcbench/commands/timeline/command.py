@@ -1,4 +1,4 @@
-"""`tcbench timeline`: what the input, the host and the GPU did, drawn as the talk does."""
+"""The command `tcbench timeline`: draw the work of input, host and GPU over time, as in the talk."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def window(text: str | None) -> tuple[float, float] | None:
-    """Begin and end of --zoom, ms. Raises SelectionError."""
+    """Parse begin and end of --zoom in ms. Raises SelectionError."""
     if text is None:
         return None
     begin, colon, end = text.partition(":")
@@ -73,8 +73,8 @@ def timeline(
     timelines = [timeline for file in files for timeline in tracing.read(file)]
     if chosen.configs or chosen.batch_sizes:
         records = [timeline.record for timeline in timelines if timeline.record]
-        kept = select_cells(records, chosen.configs, chosen.batch_sizes)
-        timelines = [timeline for timeline in timelines if timeline.record in kept]
+        selected = select_cells(records, chosen.configs, chosen.batch_sizes)
+        timelines = [timeline for timeline in timelines if timeline.record in selected]
     output = output_path(output, files, "timeline.png")
     save(timeline_chart(timelines, window(zoom), steps, step=step), output, options.ANOTHER_FILE)
     typer.echo(f"wrote {output}")

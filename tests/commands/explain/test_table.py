@@ -20,7 +20,7 @@ from tcbench.commands.explain import table as view
 from tcbench.commands.explain.chart import bottleneck_chart, would_help
 from tcbench.commands.report.build import build
 from tcbench.commands.roofline import table as roofline_view
-from tcbench.commands.roofline.roofline import PartCost, WorkPart, roofline
+from tcbench.commands.roofline.roofline import PartCost, WorkPart, cell_roofline
 from tcbench.commands.run.table import footnotes
 from tcbench.core.record import TAKE_ENOUGH, PhaseTimes
 from tcbench.core.step_time import StepTime
@@ -127,7 +127,7 @@ def test_on_a_cpu_the_phase_farthest_below_the_ceilings_is_named_and_what_is_lef
     limits = Ceilings("this", {"fp32": 5e10}, 1e12, "measured")
     monkeypatch.setattr("tcbench.run.ceilings._cached", lambda _: limits)
     explained = explain(records)
-    phases = {part.name: part for part in roofline(explained[0].summary, records, limits).phases}
+    phases = {part.name: part for part in cell_roofline(explained[0].summary, records, limits).phases}
     least = [phases[name].least_s(limits, "fp32") for name in ("forward", "backward")]
     assert view.below_roof(explained[0]) == ("backward", pytest.approx(least[1] / 0.7), pytest.approx(sum(least)))
     assert view.sentences(explained)[0].endswith(f"; backward is at {least[1] / 0.7:.0%} of its ceiling")
@@ -149,7 +149,7 @@ def test_every_view_on_a_profiled_pass_unlike_the_timed_one_says_so() -> None:
     slower = msgspec.structs.replace(record, measurement=factories.make_measurement([0.5] * 12))
     figures = "phases 550 ms, a step 400 ms"
     assert f"fp32, batch size 4: {figures}" in view.notes(explain([record]))[-1]
-    under = roofline(summarise([record])[0], [record], Ceilings("a machine", {"fp32": 1e11}, 2e10, "made up"))
+    under = cell_roofline(summarise([record])[0], [record], Ceilings("a machine", {"fp32": 1e11}, 2e10, "made up"))
     assert figures in roofline_view.notes([under])[-1]
     difference = diff_records([record], [slower])
     assert diff.headline(difference).endswith(f"; doubtful: base {figures}")

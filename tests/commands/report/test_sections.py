@@ -236,9 +236,9 @@ def test_a_trial_tells_what_was_counted():
 def test_of_many_trials_the_page_shows_the_last_and_names_the_file_of_all(monkeypatch):
     monkeypatch.setattr(trials, "MOST_TRIALS", 3)
     records = factories.make_trials("fp32", trials=4)
-    few = dataclasses.replace(reports.results(records[1:]), beside="r-trials.csv")
+    few = dataclasses.replace(reports.results(records[1:]), trials_file="r-trials.csv")
     assert blocks(few, "trials", Data)[0].table.caption == "Every trial"
-    [data] = blocks(dataclasses.replace(reports.results(records), beside="r-trials.csv"), "trials", Data)
+    [data] = blocks(dataclasses.replace(reports.results(records), trials_file="r-trials.csv"), "trials", Data)
     assert data.table.caption == "The last 3 of 4 trials"
     assert [row["trial"] for row in texts(data.table)] == ["2", "3", "4"]
     assert data.notes[-1] == "All 4 trials stand in r-trials.csv, beside this page."

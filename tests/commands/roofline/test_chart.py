@@ -16,17 +16,17 @@ from show.charts.charts import assert_tidy, extent, legend
 
 from tcbench.analysis.summary import summarise
 from tcbench.commands.roofline.chart import roofline_chart
-from tcbench.commands.roofline.roofline import CellRoofline, WorkPart, layer_parts, roofline
+from tcbench.commands.roofline.roofline import CellRoofline, WorkPart, cell_roofline, layer_parts
 from tcbench.engine.accelerators.ceilings import Ceilings
 
 CEILINGS = Ceilings("AMD EPYC", {"fp32": 9e10, "fp16": 4e11}, 2e10, "a product and a copy, measured")
 
 
-def cell_roofline(config: str, batch_size: int, step_s: float = 0.2, device: str = "cpu") -> CellRoofline:
+def make_roofline(config: str, batch_size: int, step_s: float = 0.2, device: str = "cpu") -> CellRoofline:
     cell = make_cell(config, batch_size, device=device)
     record = make_record(cell=cell, measurement=make_measurement([step_s] * 12))
     [summary] = summarise([record])
-    return roofline(summary, [record], CEILINGS)
+    return cell_roofline(summary, [record], CEILINGS)
 
 
 def offsets(axes: Axes) -> list[tuple[float, float]]:
@@ -47,7 +47,7 @@ def assert_clear(figure: Figure) -> None:
 def ladders() -> list[CellRoofline]:
     """Two precisions at two batch sizes; of each ladder the last config is the fastest."""
     steps_s = {config: {4: 0.08, 9: 0.05}.get(i, 0.2 + 0.01 * i) for i, config in enumerate(LADDERS)}
-    return [cell_roofline(config, size, steps_s[config]) for config in LADDERS for size in (4, 8)]
+    return [make_roofline(config, size, steps_s[config]) for config in LADDERS for size in (4, 8)]
 
 
 def test_a_panel_per_precision_leads_from_the_base_to_the_fastest_of_each_batch_size() -> None:
@@ -71,7 +71,7 @@ def test_a_panel_per_precision_leads_from_the_base_to_the_fastest_of_each_batch_
 
 @pytest.mark.long
 def test_every_cell_is_numbered_in_the_legend() -> None:
-    figure = roofline_chart(ladders(), every=True)
+    figure = roofline_chart(ladders(), all_cells=True)
     assert_clear(figure)
     assert legend(figure)[:6] == ["forward", "backward", "update", "fp32", "the fastest", "1 fp32, batch size 4"]
     assert len(legend(figure)) == 25
@@ -81,7 +81,7 @@ def test_every_cell_is_numbered_in_the_legend() -> None:
 @pytest.mark.parametrize("fp16", [9e10, 9.2e10, 4e11])
 def test_the_words_of_two_ceilings_stand_apart(fp16: float) -> None:
     ceilings = msgspec.structs.replace(CEILINGS, flops_s={"fp32": 9e10, "fp16": fp16})
-    cells = [replace(cell_roofline(config, 64, device="cuda:0"), ceilings=ceilings) for config in ("fp32", "fp16")]
+    cells = [replace(make_roofline(config, 64, device="cuda:0"), ceilings=ceilings) for config in ("fp32", "fp16")]
     figure = roofline_chart(cells)
     assert_clear(figure)
     shown = [text.get_text() for text in figure.axes[1].texts]
@@ -93,7 +93,7 @@ def test_a_graphs_replay_stands_beside_the_bases_whole_step() -> None:
     for config, phases in (("fp32", ("forward", "backward", "update")), ("fp32+cuda_graph", ("replay",))):
         measurement = make_measurement([0.1] * 12, phases=make_phases(dict.fromkeys(phases, 0.03)))
         record = make_record(cell=make_cell(config, 8), measurement=measurement)
-        cells.append(roofline(summarise([record])[0], [record], CEILINGS))
+        cells.append(cell_roofline(summarise([record])[0], [record], CEILINGS))
     cells[1] = replace(cells[1], summary=replace(cells[1].summary, images_per_s=cells[1].summary.images_per_s / 0.5))
     [axes] = roofline_chart(cells).axes
     [arrow] = [patch for patch in axes.patches if isinstance(patch, FancyArrowPatch)]
@@ -107,7 +107,7 @@ def test_a_graphs_replay_stands_beside_the_bases_whole_step() -> None:
 def test_devices_have_panels_and_ceilings_of_their_own() -> None:
     record = make_record(cell=make_cell("fp32", 4), environment=make_environment("toaster", "a toaster"))
     other = msgspec.structs.replace(CEILINGS, device_name="a toaster", flops_s={"fp32": 3e10})
-    figure = roofline_chart([cell_roofline("fp32", 4), roofline(summarise([record])[0], [record], other)])
+    figure = roofline_chart([make_roofline("fp32", 4), cell_roofline(summarise([record])[0], [record], other)])
     assert_clear(figure)
     assert [axes.texts[0].get_text() for axes in figure.axes] == ["fp32: 90.0 GFLOP/s", "fp32: 30.0 GFLOP/s"]
     assert [axes.get_title().split()[0] for axes in figure.axes] == ["AMD", "a"]
@@ -117,7 +117,7 @@ def test_devices_have_panels_and_ceilings_of_their_own() -> None:
 @given(st.lists(st.floats(1e-5, 10), min_size=1, max_size=120), st.sampled_from(["fp32", "fp16+fused"]))
 @settings(max_examples=12, deadline=None)
 def test_any_times_of_layers_give_a_clear_picture(times_s: list[float], config: str) -> None:
-    cell = cell_roofline(config, 4)
+    cell = make_roofline(config, 4)
     parts = itertools.zip_longest(layer_parts(cell.summary.cell), times_s[: len(cell.layers)])
     layers = tuple(WorkPart(p.name, p.phase, p.flops, p.bytes, time_s) for p, time_s in parts)
     figure = roofline_chart([replace(cell, layers=layers)])

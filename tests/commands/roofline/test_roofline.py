@@ -11,12 +11,12 @@ from tcbench.commands.roofline.roofline import (
     CellRoofline,
     WorkPart,
     base_and_fastest,
+    cell_roofline,
     costliest,
-    fastest,
+    highest_rates,
     layer_parts,
     phase_parts,
     precision_of,
-    roofline,
 )
 from tcbench.core.record import DeclaredWork, Input, Record
 from tcbench.core.timeline import Span, Timeline
@@ -79,19 +79,19 @@ def timed(config: str, *parts: WorkPart, doubtful: bool = False, own: bool = Fal
 
 def test_what_ran_faster_than_a_ceiling_is_the_ceiling_but_a_cache_is_no_memory() -> None:
     fast = WorkPart("backward", "backward", flops=4 * 10**9, bytes=10**6, time_s=0.01)  # 4e11 FLOP/s
-    assert CEILINGS.raised(fastest([timed("fp16", fast)])) == CEILINGS
-    raised = CEILINGS.raised(fastest([timed("fp32", fast)]))
+    assert CEILINGS.raised(highest_rates([timed("fp16", fast)])) == CEILINGS
+    raised = CEILINGS.raised(highest_rates([timed("fp32", fast)]))
     assert raised.reached == {"fp32": Reached(4e11, "backward of fp32, batch size 4")}
     assert fast.share_of_roof(CEILINGS, "fp32") is None
     assert (fast.share_of_roof(raised, "fp32"), fast.share_of_roof(raised, "fp16")) == pytest.approx((1, 0.5))
     moved = WorkPart("update", "update", flops=10, bytes=10**9, time_s=0.01)  # 1e11 B/s
-    assert fastest([timed("fp32", replace(moved, time_s=1.0)), timed("fp16", moved)])["memory"].rate == 1e11
-    assert CEILINGS.raised(fastest([timed("fp16", moved)])).memory_bytes_s == 1e11
+    assert highest_rates([timed("fp32", replace(moved, time_s=1.0)), timed("fp16", moved)])["memory"].rate == 1e11
+    assert CEILINGS.raised(highest_rates([timed("fp16", moved)])).memory_bytes_s == 1e11
     cached = replace(moved, name="block1.a/relu", phase="forward")
     for other in (cached, replace(moved, bytes=25 * 10**7)):
-        assert "memory" not in fastest([timed("fp32", other)])
+        assert "memory" not in highest_rates([timed("fp32", other)])
         assert (other.share_of_roof(CEILINGS, "fp32"), other.least_s(CEILINGS, "fp32")) == (None, None)
-    assert fastest([timed("fp32", moved, doubtful=True), timed("fp32", moved, own=True)]) == {}
+    assert highest_rates([timed("fp32", moved, doubtful=True), timed("fp32", moved, own=True)]) == {}
 
 
 @pytest.mark.parametrize(
@@ -112,7 +112,7 @@ def test_phases_take_the_times_of_the_profiled_pass_and_layers_those_of_a_timeli
 
     spans = [layer(0, 0.1, "forward", 0), layer(0.5, 0.9, "backward", 0), layer(1, 1.3, "forward", 1)]
     timeline = Timeline(cell.label, "cpu", "CPU", 4, "ranges", ("forward", "backward"), spans)
-    result = roofline(summary, [record], CEILINGS, [timeline])
+    result = cell_roofline(summary, [record], CEILINGS, [timeline])
     assert result.precision == "fp16"
     by_phase = [(part.phase, by) for part, by in result.timed][:3]
     assert by_phase == [("forward", "fp16"), ("backward", "fp16"), ("update", "fp32")]
@@ -121,7 +121,7 @@ def test_phases_take_the_times_of_the_profiled_pass_and_layers_those_of_a_timeli
     timed = {(part.phase, part.name): part.time_s for part in result.layers if part.time_s is not None}
     assert timed == dict.fromkeys([("forward", "stem/conv"), ("backward", "stem/conv")], pytest.approx(0.2))
     [summary] = summarise([make_record("fp32", 4)])
-    assert all(part.time_s is None for part in roofline(summary, [], CEILINGS, [timeline]).layers)
+    assert all(part.time_s is None for part in cell_roofline(summary, [], CEILINGS, [timeline]).layers)
 
 
 @pytest.mark.parametrize(
@@ -136,7 +136,7 @@ def test_each_batch_sizes_base_stands_beside_the_fastest_of_each_precision(
     rates: dict[str, float], expected: list[str]
 ) -> None:
     records = [make_record(config, size, images_per_s=rates[config]) for config in rates for size in (4, 8)]
-    pairs = base_and_fastest([roofline(summary, [], CEILINGS) for summary in summarise(records)])
+    pairs = base_and_fastest([cell_roofline(summary, [], CEILINGS) for summary in summarise(records)])
     cells = [(base.summary.cell, fastest.summary.cell) for base, fastest in pairs]
     assert [f"{base.config}>{fastest.config}" for base, fastest in cells] == expected * 2
     assert [(base.batch_size, fastest.batch_size) for base, fastest in cells] == [(4, 4)] * 2 + [(8, 8)] * 2
@@ -198,7 +198,7 @@ def test_what_a_steps_author_declares_stands_under_the_roof() -> None:
     declared = (DeclaredWork(phase="forward", flops=4e9, bytes=2e9), DeclaredWork(phase="", flops=1e10))
     record = make_record(cell=cell, measurement=make_measurement([0.5] * 12, declared=declared))
     [summary] = summarise([record])
-    result = roofline(summary, [record], CEILINGS)
+    result = cell_roofline(summary, [record], CEILINGS)
     told = [(part.name, part.flops, part.bytes) for part in result.phases]
     assert told == [("forward", 4 * 10**9, 2 * 10**9), ("whole step", 10**10, 2 * 10**9)]
     assert [part.time_s for part in result.phases] == pytest.approx([0.15, 0.5])

@@ -8,7 +8,7 @@ from factories import LADDERS, make_record
 
 from tcbench.analysis.summary import summarise
 from tcbench.commands.roofline import table as view
-from tcbench.commands.roofline.roofline import roofline
+from tcbench.commands.roofline.roofline import cell_roofline
 from tcbench.engine.accelerators.ceilings import Ceilings, Reached
 from tcbench.show.tables import Screen
 
@@ -20,7 +20,7 @@ def test_a_ceiling_that_was_only_reached_says_by_what() -> None:
     above = "the ceiling of memory is what update of fp32, batch size 4 reached"
     assert view.headline(raised) == f"it: 100 GFLOP/s (fp32), 30.0 GB/s: measured; {above}"
     [summary] = summarise([make_record()])
-    [cell] = json.loads(view.to_json([roofline(summary, [make_record()], raised)]))["cells"]
+    [cell] = json.loads(view.to_json([cell_roofline(summary, [make_record()], raised)]))["cells"]
     assert cell["ceilings"]["bandwidth_bytes_s"] == 3e10
     assert cell["ceilings"]["reached_by"] == {"memory": "update of fp32, batch size 4"}
 
@@ -29,7 +29,7 @@ def test_a_ceiling_that_was_only_reached_says_by_what() -> None:
 def test_no_console_breaks_the_words_of_a_phase(width: int, full: bool) -> None:
     records = [make_record(LADDERS[9], size) for size in (4, 128)]
     ceilings = Ceilings("it", {"fp32": 1e13}, 1e12, "measured")
-    cells = [roofline(one, [record], ceilings) for one, record in zip(summarise(records), records, strict=True)]
+    cells = [cell_roofline(one, [record], ceilings) for one, record in zip(summarise(records), records, strict=True)]
     console = Screen(file=io.StringIO(), width=width)
     console.table(view.phases_table(cells))
     shown = console.file.getvalue().split()  # type: ignore[attr-defined]
