@@ -95,7 +95,7 @@ def card_of(summary: CellSummary) -> GpuFile | None:
     file."""
     environment = summary.environment
     name = environment and (environment.gpu.name if environment.gpu else environment.device_name)
-    return next((card for card in map(gpus.load, gpus.names()) if card.device_name == name), None)
+    return next((card for card in map(gpus.load, gpus.NAMES) if card.device_name == name), None)
 
 
 def _is_here(summary: CellSummary) -> bool:

@@ -25,9 +25,9 @@ def complete_device(incomplete: str) -> list[str]:
 
 def complete_gpu(incomplete: str) -> list[str]:
     """Complete the name of a GPU whose data sheet comes with tcbench."""
-    from tcbench.hardware.gpus import names
+    from tcbench.hardware.gpus import NAMES
 
-    return [name for name in names() if name.lower().startswith(incomplete.lower())]
+    return [name for name in NAMES if name.lower().startswith(incomplete.lower())]
 
 
 def complete_model(incomplete: str) -> list[str]:

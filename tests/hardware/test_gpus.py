@@ -30,7 +30,7 @@ def test_the_gpus_that_come_with_tcbench(name, sm, multiprocessors, memory_gb, b
 
 
 def test_names_are_listed_oldest_first_and_known_in_any_case():
-    assert gpus.names() == ("V100", "T4", "A100", "L40S", "H100", "H200", "B200")
+    assert gpus.NAMES == ("V100", "T4", "A100", "L40S", "H100", "H200", "B200")
     assert {gpus.load(name).name for name in ("h200", "H200", " h200 ")} == {"H200"}
     gpu = gpus.load("T4").properties()
     assert (gpu.name, gpu.sm, gpu.multiprocessors, gpu.memory_bytes) == ("Tesla T4", 75, 40, 15835660288)

@@ -71,7 +71,7 @@ def _rows() -> Iterator[_GpuRow]:
         for device in kind.devices()
         if (capability := device.compute_capability) is not None
     ]
-    shipped = [gpus.load(name) for name in gpus.names()]
+    shipped = [gpus.load(name) for name in gpus.NAMES]
     for figures in shipped:
         kind, _ = absent_device(figures)
         names = tuple(device.name for _, device, _ in present if device.title == figures.device_name)

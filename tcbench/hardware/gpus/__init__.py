@@ -15,9 +15,10 @@ from typing import Any
 from tcbench.core import files
 from tcbench.core.errors import SelectionError
 
-_NAMES = ("V100", "T4", "A100", "L40S", "H100", "H200", "B200")
 _POWER_LIMITS_W = {"V100": 300, "T4": 70, "A100": 400, "L40S": 350, "H100": 700, "H200": 700, "B200": 1000}
 """Default power limits, from general knowledge of NVIDIA's data sheets; for the SXM form if there is one."""
+NAMES = tuple(_POWER_LIMITS_W)
+"""The names of the GPUs that come with tcbench, oldest first."""
 _COUNTS = ("deviceVer", "multiProcessorCount", "totalGlobalMem", "memClockRateKHz", "memoryBusWidth", "smClockRateKHz")
 
 
@@ -72,14 +73,9 @@ class GpuFile:
         return GpuProperties(self.device_name, self.sm, self.multiprocessors, self.memory_bytes)
 
 
-def names() -> tuple[str, ...]:
-    """Return the names of the GPUs that come with tcbench, oldest first."""
-    return _NAMES
-
-
 def shipped_name(text: str) -> str | None:
-    """Return the name in `names()` that equals a text except for case; None if there is none."""
-    return next((name for name in _NAMES if name.upper() == text.strip().upper()), None)
+    """Return the name in NAMES that equals a text except for case; None if there is none."""
+    return next((name for name in NAMES if name.upper() == text.strip().upper()), None)
 
 
 @functools.cache
@@ -91,7 +87,7 @@ def load(name_or_path: str) -> GpuFile:
         return _parse(name, file.read_text(encoding="utf-8"), f"GPU {name}")
     path = Path(name_or_path).expanduser()
     if not path.is_file():
-        raise SelectionError(f"unknown GPU {name_or_path!r}: expected one of {', '.join(_NAMES)}, or a JSON file")
+        raise SelectionError(f"unknown GPU {name_or_path!r}: expected one of {', '.join(NAMES)}, or a JSON file")
     try:
         text = files.read(path).decode()
     except (OSError, UnicodeDecodeError) as error:

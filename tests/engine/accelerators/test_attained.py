@@ -135,7 +135,7 @@ def test_ceilings_that_were_measured_on_such_a_card_scale_its_rows():
 
 @pytest.mark.parametrize("work", [ConvFprop, ConvDgrad, ConvWgrad])
 @pytest.mark.parametrize("dtype", ["float16", "float32"])
-@pytest.mark.parametrize("name", gpus.names())
+@pytest.mark.parametrize("name", gpus.NAMES)
 def test_expected_is_never_below_the_floor_but_by_winograds_method(work, dtype, name):
     gpu = gpus.load(name)
     for r, stride in ((1, 1), (1, 2), (3, 1), (3, 2)):

@@ -16,7 +16,7 @@ DATA_SHEETS = {
 }
 
 
-@pytest.mark.parametrize("name", gpus.names())
+@pytest.mark.parametrize("name", gpus.NAMES)
 def test_peak_rates_are_the_data_sheets(name):
     rates = peak_rates(gpus.load(name))
     fp32, tf32, fp16 = DATA_SHEETS[name]

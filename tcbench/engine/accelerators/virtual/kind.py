@@ -30,7 +30,7 @@ class Virtual(DeviceKind):
         return f"{self.name}:CARD"
 
     def devices(self) -> tuple[Device, ...]:
-        return tuple(self.named(name) for name in gpus.names())
+        return tuple(self.named(name) for name in gpus.NAMES)
 
     def named(self, which: str) -> Device:
         """Return the device for a card's name, in any case, or a file of GPU properties. Raises SelectionError."""
@@ -41,8 +41,7 @@ class Virtual(DeviceKind):
 
     def findings(self) -> Iterator[Finding]:
         """Yield a finding that lists the cards that come with tcbench."""
-        names = gpus.names()
-        detail = f"{', '.join(names)}: --device {self.name}:{names[0]} simulates one"
+        detail = f"{', '.join(gpus.NAMES)}: --device {self.name}:{gpus.NAMES[0]} simulates one"
         yield Finding("ok", "virtual GPUs", detail)
 
     def machine(self, title: str) -> str:

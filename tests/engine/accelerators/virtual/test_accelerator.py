@@ -101,7 +101,7 @@ def test_launches_times_and_memory_are_the_forecasts(card):
 
 def test_a_card_runs_and_refuses_what_the_real_one_would():
     configs = [config for name in ("naruse2018", "beyond", "settings") for config in scenario.load(name).configs]
-    for card in gpus.names():
+    for card in gpus.NAMES:
         virtual = kind_of("virtual:").named(card)
         real = Device("cuda:0", virtual.title, virtual.memory_bytes, virtual.compute_capability)
         for config in configs:

@@ -19,7 +19,7 @@ from tcbench.hardware import machine
 
 CUDNN = "libcudnn.so.9"
 _CUDA_MAJORS = (12, 13)
-_COMPANIONS = (("cuBLASLt", "libcublasLt.so.{0}"), ("cuBLAS", "libcublas.so.{0}"))
+
 _RUNTIME_NAME = "CUDNN_FRONTEND_CUDART_LIB_NAME"
 """The environment variable that tells the frontend which CUDA runtime to open. Without it the frontend prefers the
 runtime of CUDA 12 if the system has one, and prints a message on stderr."""
@@ -74,8 +74,8 @@ def cudnn_library() -> ctypes.CDLL:
     library = _open_cudnn()
     runtime()
     _nvrtc()
-    for title, pattern in _COMPANIONS:
-        _companion(title, pattern)
+    _companion("cuBLASLt", "libcublasLt.so.{0}")
+    _companion("cuBLAS", "libcublas.so.{0}")
     return library
 
 

@@ -38,7 +38,7 @@ extern "C" __global__ void add_bias_relu(T* y, const float* b, long long n, long
     any_biased<true>(y, b, n, k, pixels);
 }
 
-// The gradient for a matrix. A block per slice and 32 columns: threadIdx.x for columns, threadIdx.y (at most 16) for rows.
+// The gradient for a matrix. A block per slice and 32 columns: threadIdx.x: columns, threadIdx.y (at most 16): rows.
 extern "C" __global__ void bias_gradient(const T* gy, float* gb, long long n, long long k, long long pixels,
                                          long long slices) {
     __shared__ float partial[16][32];
