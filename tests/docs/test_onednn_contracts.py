@@ -4,7 +4,7 @@ import ast
 import re
 
 import pytest
-from docs.test_gpu_contracts import ROOT, check_row, named, rows_of
+from docs.test_gpu_contracts import ROOT, call_names, check_row, rows_of
 
 from tcbench.engine.accelerators.cpu.onednn import library
 
@@ -31,7 +31,7 @@ def called() -> set[str]:
 
 
 def test_every_function_that_is_called_has_a_row_and_no_other() -> None:
-    assert set().union(*(named(row[0]) for row in ROWS)) == called()
+    assert set().union(*(call_names(row[0]) for row in ROWS)) == called()
 
 
 def test_every_function_that_is_declared_is_called() -> None:
