@@ -6,7 +6,7 @@ from typing import Literal
 
 import typer
 
-from tcbench.commands.claims.evidence import training
+from tcbench.commands.claims.evidence import training_evidence
 from tcbench.core.errors import SelectionError
 from tcbench.show import options
 from tcbench.show.app import command
@@ -46,11 +46,11 @@ def claims(
     from tcbench.run.plan import lacking
     from tcbench.run.scenario import claims_of
 
-    given = read_results(results, out, "documents")
-    seen = list(map(explain_timeline, given.timelines))
-    sources = (by_timelines(seen), *training(given.documents, given.paths))
-    cards = scorecards(given.records, claims_of(scenario, options.words), sources, lacking)
-    if seen and len(cards) > 1:
+    inputs = read_results(results, out, "documents")
+    bottlenecks = list(map(explain_timeline, inputs.timelines))
+    sources = (by_timelines(bottlenecks), *training_evidence(inputs.documents, inputs.paths))
+    cards = scorecards(inputs.records, claims_of(scenario, options.words), sources, lacking)
+    if bottlenecks and len(cards) > 1:
         raise SelectionError("timelines do not say which machine they are of; name the records of one run with them")
     if format_ != "table":
         typer.echo(table.to_json(cards) if format_ == "json" else table.markdown(cards))
@@ -62,14 +62,14 @@ def claims(
         console.say(f"\n{table.tally(card)}")
         console.print()
     console.notes(table.notes(cards))
-    # Their results go to the folder that these came from.
+    # The results of these commands go to the folder that the present ones came from.
     console.offer(
         NextStep(
-            (*shlex.split(one)[1:], *out_words(out)),
+            (*shlex.split(run)[1:], *out_words(out)),
             "measures what is missing",
             machine_needed(card.cell.device, card.machine),
         )
         for card in cards
         for line in card.commands
-        for one in line.split(" && ")
+        for run in line.split(" && ")
     )

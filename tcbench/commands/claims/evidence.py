@@ -1,4 +1,4 @@
-"""Documents of `tcbench numerics` by which claims are judged, beside records."""
+"""Evidence for claims from documents of `tcbench numerics`."""
 
 from __future__ import annotations
 
@@ -13,33 +13,35 @@ from tcbench.show.notes import aside
 if TYPE_CHECKING:
     from tcbench.analysis.claims import EvidenceSource
 
-BESIDE = "numerics-*.json"
-"""Documents of `tcbench numerics`, which lie beside records."""
+DOCUMENTS = "numerics-*.json"
+"""File names of documents of `tcbench numerics`, which lie beside records."""
 
 
-def training(named: Sequence[Path], paths: Sequence[Path]) -> tuple[EvidenceSource, ...]:
-    """Return functions that judge claims by the documents that were named, or else by the newest beside the records
-    that can be read, one of one rank and one of many. Documents of several folders are of several machines, and none of
-    them is chosen. Raises SelectionError for several of a kind that were named, and StoreError for one that cannot be
-    read."""
+def training_evidence(requested: Sequence[Path], paths: Sequence[Path]) -> tuple[EvidenceSource, ...]:
+    """Return sources that judge claims by training documents, at most one for a single rank and one for many.
+
+    These are the `requested` documents, or else the newest readable ones beside the records in `paths`. If these lie in
+    several folders, they belong to several machines, and none is used. Raises SelectionError if several documents of a
+    kind are requested, and StoreError if a requested one cannot be read.
+    """
     from tcbench.commands.numerics.judgement import by_training
     from tcbench.core.numerics import read
 
-    beside = files_beside(paths, BESIDE)
-    if len({path.parent for path in beside}) > 1:
-        beside = {}
+    documents = files_beside(paths, DOCUMENTS)
+    if len({path.parent for path in documents}) > 1:
+        documents = {}
     chosen: dict[bool, EvidenceSource] = {}
-    for path in named or sorted(beside.values(), key=lambda document: document.name, reverse=True):
+    for path in requested or sorted(documents.values(), key=lambda document: document.name, reverse=True):
         try:
             document = read(path)
         except StoreError as error:
-            if named:
+            if requested:
                 raise
             aside(f"note: left out: {error}")
             continue
         many = document.setting.ranks > 1
-        if many in chosen and named:
-            raise SelectionError(f"{len(named)} documents of `tcbench numerics` were named; name one")
+        if many in chosen and requested:
+            raise SelectionError(f"{len(requested)} documents of `tcbench numerics` were named; name one")
         chosen.setdefault(many, by_training(document, source=path.name))
 
     return tuple(chosen.values())

@@ -1,4 +1,4 @@
-"""The scorecard of `tcbench claims`: the talk in 2018 beside this machine, in every format."""
+"""The scorecard of `tcbench claims` in every format: the talk of 2018 next to this machine."""
 
 import dataclasses
 import re
@@ -21,7 +21,7 @@ from tcbench.show.tables import COUNT, Badge, Column, Table
 from tcbench.show.verdicts import STYLES
 
 IN_2018 = "held"
-"""The talk's outcome of its own claims, on a Tesla V100-16GB."""
+"""The outcome of the talk's claims on the talk's own machine, a Tesla V100-16GB."""
 
 BADGES: Mapping[ClaimOutcome, Badge] = {
     "holds": Badge("holds", "check", "good"),
@@ -33,7 +33,7 @@ BADGES: Mapping[ClaimOutcome, Badge] = {
 
 
 def title(card: Scorecard) -> str:
-    """Whose scorecard it is: scenario, machine, device, network and images."""
+    """Return the scorecard's title: scenario, machine, device, network and images."""
     cell, environment = card.cell, card.environment
     device = f" ({environment.device_name})" if environment else ""
     images = f", {cell.model}, {cell.image_size}x{cell.image_size} pixels, {cell.input.label}"
@@ -44,7 +44,8 @@ def title(card: Scorecard) -> str:
 
 
 def tally(card: Scorecard) -> str:
-    """`12 of 21 claims hold here, 3 do not, 1 is undecided, 5 are not measured`, and what is not testable here."""
+    """Return `12 of 21 claims hold here, 3 do not, 1 is undecided, 5 are not measured`, and what is not testable
+    here."""
     if not card.claims:
         return "no claims: the scenario makes none; [[claim]] tables do"
     n = len(card.claims)
@@ -61,9 +62,9 @@ def _is(n: int) -> str:
 
 
 def table(card: Scorecard) -> Table[EvaluatedClaim]:
-    """One row per claim, in the scenario's order."""
+    """Return one row per claim, in the scenario's order."""
 
-    def here(evaluated: EvaluatedClaim) -> Badge:
+    def outcome_here(evaluated: EvaluatedClaim) -> Badge:
         badge = BADGES[evaluated.outcome]
         return replace(badge, word=f"{badge.word} *") if evaluated.by_one_trial else badge
 
@@ -71,39 +72,40 @@ def table(card: Scorecard) -> Table[EvaluatedClaim]:
         Column("slide", lambda evaluated: evaluated.claim.slide, COUNT, wraps=True),
         Column("claim", lambda evaluated: evaluated.claim.says, ratio=5),
         Column("2018", lambda evaluated: None if evaluated.claim.slide is None else IN_2018, wraps=False),
-        Column("here", here, wraps=False, style=lambda evaluated: STYLES[BADGES[evaluated.outcome].tone] or "dim"),
+        Column(
+            "here", outcome_here, wraps=False, style=lambda evaluated: STYLES[BADGES[evaluated.outcome].tone] or "dim"
+        ),
         Column(measured_or_simulated([card.environment]), measured, ratio=6),
     ]
     return Table(columns, card.claims, f"Claims, {title(card)}")
 
 
 def notes(cards: Sequence[Scorecard]) -> list[str]:
-    """Hints on reading the tables."""
+    """Return the notes on how to read the tables."""
     lines: list[str] = []
-    compared = [
-        at for card in cards for evaluated in card.claims for at in evaluated.batch_sizes if at.ratio is not None
-    ]
-    if any(at.unit == "steps" for at in compared):
+    claims = [evaluated for card in cards for evaluated in card.claims]
+    outcomes = [outcome for evaluated in claims for outcome in evaluated.batch_sizes]
+    if any(outcome.unit == "steps" for outcome in outcomes):
         lines.append(Caution(f"*: over the steps of one trial; {TAKE_ENOUGH}."))
-    if compared:
+    if any(outcome.ratio is not None for outcome in outcomes):
         lines.append("(a to b): 95% interval; the whole of it decides a claim.")
-    if any(at.why.endswith(EMULATED) for card in cards for evaluated in card.claims for at in evaluated.batch_sizes):
+    if any(outcome.why.endswith(EMULATED) for outcome in outcomes):
         lines.append(
             "emulated: this processor lacks the instructions of that precision, whose speed says nothing here."
         )
-    if any(evaluated.claim.slide is not None for card in cards for evaluated in card.claims):
+    if any(evaluated.claim.slide is not None for evaluated in claims):
         lines.append("2018: on the talk's Tesla V100-16GB, at the batch sizes of the slide.")
     return lines
 
 
 def missing(cards: Sequence[Scorecard]) -> list[str]:
-    """The commands that measure what is missing, a line each."""
+    """Return one line per command that measures what is missing."""
     commands = dict.fromkeys(command for card in cards for command in card.commands)
     return [f"To measure what is missing: {command}" for command in commands]
 
 
 def claims_section(cards: Sequence[Scorecard]) -> Section | None:
-    """A scorecard per setting; None where no scenario claims anything."""
+    """Return the report's section with one scorecard per setting, or None if no scenario makes claims."""
     cards = [card for card in cards if card.claims]
     if not cards:
         return None
@@ -117,7 +119,7 @@ def claims_section(cards: Sequence[Scorecard]) -> Section | None:
 
 
 def markdown(cards: Sequence[Scorecard]) -> str:
-    """The same as Markdown tables, as GitHub reads them. Nothing that a record or scenario says can become markup."""
+    """Return the scorecards as Markdown tables for GitHub. No text of a record or scenario can become markup."""
     lines: list[str] = []
     for card in cards:
         lines += [f"### {_escaped(title(card))}", "", f"{_escaped(tally(card))}.", ""]
@@ -127,12 +129,14 @@ def markdown(cards: Sequence[Scorecard]) -> str:
 
 
 def to_json(cards: Sequence[Scorecard]) -> str:
-    """Everything, units in the names; an open end is null. In form 1 ratios of several trials: at the median step."""
-    said = [*notes(cards), *missing(cards)]
-    return document("tcbench-claims", 2, scorecards=list(map(_card_json, cards)), notes=said)
+    """Return everything as JSON, with units in the names; an open limit is null. In version 1, ratios over several
+    trials were those at the median step."""
+    lines = [*notes(cards), *missing(cards)]
+    return document("tcbench-claims", 2, scorecards=list(map(_card_json, cards)), notes=lines)
 
 
 def _card_json(card: Scorecard) -> dict[str, Any]:
+    """Return one scorecard as JSON fields."""
     return {
         **fields(card, "scenario machine device=cell.device ranks=cell.ranks device_name=environment.device_name"),
         "simulated": is_simulated(card.environment),
@@ -144,6 +148,7 @@ def _card_json(card: Scorecard) -> dict[str, Any]:
 
 
 def _claim_json(evaluated: EvaluatedClaim) -> dict[str, Any]:
+    """Return one claim with its outcomes as JSON fields."""
     claim = evaluated.claim
     return {
         **dataclasses.asdict(claim),
@@ -153,46 +158,49 @@ def _claim_json(evaluated: EvaluatedClaim) -> dict[str, Any]:
         "in_2018": None if claim.slide is None else IN_2018,
         **fields(evaluated, "outcome why by_one_trial command"),
         "at_batch_sizes": [
-            fields(at, "batch_size outcome")
-            | {"why": _why(at)}
-            | fields(at, "left right ratio unit more_trials out_of_memory")
-            | {"missing": [{"config": config, "batch_size": size} for config, size in at.missing]}
-            for at in evaluated.batch_sizes
+            fields(outcome, "batch_size outcome")
+            | {"why": _why(outcome)}
+            | fields(outcome, "left right ratio unit more_trials out_of_memory")
+            | {"missing": [{"config": config, "batch_size": size} for config, size in outcome.missing]}
+            for outcome in evaluated.batch_sizes
         ],
     }
 
 
-def _why(at: BatchSizeOutcome) -> str:
-    return limit_sentence(at.bottleneck) if at.bottleneck else at.why
+def _why(outcome: BatchSizeOutcome) -> str:
+    """Return the reason for an outcome, in words."""
+    return limit_sentence(outcome.bottleneck) if outcome.bottleneck else outcome.why
 
 
 def measured(evaluated: EvaluatedClaim) -> str:
-    """The figures behind an outcome: batch size by batch size, those that say the same together."""
+    """Return the figures behind a claim's outcome. Batch sizes with equal text are joined."""
     if not evaluated.batch_sizes:
         return evaluated.why
-    said = grouped((_at(evaluated.claim, at), at.batch_size) for at in evaluated.batch_sizes)
-    return "; ".join(f"{', '.join(map(str, sizes))}: {text}" for text, sizes in said.items())
+    sizes_by_text = grouped(
+        (_figures(evaluated.claim, outcome), outcome.batch_size) for outcome in evaluated.batch_sizes
+    )
+    return "; ".join(f"{', '.join(map(str, sizes))}: {text}" for text, sizes in sizes_by_text.items())
 
 
-def _at(claim: Claim, at: BatchSizeOutcome) -> str:
-    """One batch size: `1.52x (1.49 to 1.55)`, an outcome that is not clear from it, and why."""
+def _figures(claim: Claim, outcome: BatchSizeOutcome) -> str:
+    """Return the ratio at one batch size, `1.52x (1.49 to 1.55)`, with the limit and the reason if they matter."""
     parts = []
-    if at.ratio is not None:
-        value, low, high = map(number, (at.ratio.value, at.ratio.low, at.ratio.high))
-        ratio = f"{value}× ({low} to {high if at.ratio.high < 1000 else 'any'})"
-        limits = [limit for limit in (claim.least, claim.most) if limit not in (None, 1.0) and at.ratio.holds(limit)]
+    if (interval := outcome.ratio) is not None:
+        value, low, high = map(number, (interval.value, interval.low, interval.high))
+        ratio = f"{value}× ({low} to {high if interval.high < 1000 else 'any'})"
+        limits = [limit for limit in (claim.least, claim.most) if limit not in (None, 1.0) and interval.holds(limit)]
         if claim.images_per_s is not None:
-            ratio = f"{rate(at.ratio.value * claim.images_per_s)} images/s, {ratio}"
-        sides = ((claim.left, at.left), (claim.right, at.right))
+            ratio = f"{rate(interval.value * claim.images_per_s)} images/s, {ratio}"
+        sides = ((claim.left, outcome.left), (claim.right, outcome.right))
         chosen = [name or "" for side, name in sides if side is not None and side.best]
         parts.append(ratio + (f" by {' over '.join(chosen)}" if chosen else ""))
         parts += [f"the limit is {factor(limit)}" for limit in limits]
-    if at.unit != "steps":  # the table's note says it once for all
-        parts += filter(None, [_why(at)])
+    if outcome.unit != "steps":  # for one trial, a note below the table gives the reason
+        parts += filter(None, [_why(outcome)])
     return ", ".join(parts)
 
 
 def _escaped(text: str) -> str:
-    """Text of which Markdown and HTML make nothing but text."""
+    """Return the text with everything escaped that Markdown or HTML would interpret."""
     text = text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;").replace("@", "&#64;")
     return re.sub(r"([\\`*_\[\]|~$#!])", r"\\\1", text)

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from tcbench.core.record import Selection
 
 _KEPT = "; what is finished is kept: the same command continues from there"
+"""Says, after an interruption, how to resume."""
 
 
 def _refuse_many_ranks(value: str | None) -> None:
@@ -85,19 +86,21 @@ def forecast(
 
 
 def _forecast(gpu: str, chosen: Selection, fresh: bool, quiet: bool) -> Forecast:
+    """Return the forecast of the selected cells on a GPU. `gpu` is a name or a file."""
     from tcbench.commands.forecast import forecast as forecasts
     from tcbench.hardware import gpus
     from tcbench.run import plan, scenario
     from tcbench.run.devices import absent_device
 
     card = gpus.load(gpu)
-    _, its_device = absent_device(card)
-    planned = plan.make(scenario.load(chosen.scenario or "naruse2018"), chosen, its_device, remote=True)
+    _, device = absent_device(card)
+    planned = plan.make(scenario.load(chosen.scenario or "naruse2018"), chosen, device, remote=True)
     with stages(quiet, lambda: _KEPT) as advance:
         return forecasts.forecast(planned, card, fresh=fresh, progress=advance)
 
 
 def _print_here(chosen: Selection, fresh: bool, quiet: bool, json: bool, details: bool) -> None:
+    """Predict the steps of the selected cells on this machine's processor, and print them."""
     from tcbench.commands.forecast.step_times import headline, notes, reasons, table, to_json
     from tcbench.engine.api import host_device
     from tcbench.run import images, prediction
@@ -110,18 +113,19 @@ def _print_here(chosen: Selection, fresh: bool, quiet: bool, json: bool, details
         images.check_folder(planned, advance)
         images.generate(planned, advance)
         cells = [each.cell for each in planned.cells if each.skip_reason is None]
-        told = prediction.predict(cells, fresh=fresh, progress=advance)
+        predictions = prediction.predict(cells, fresh=fresh, progress=advance)
     if json:
-        typer.echo(to_json(planned, told))
+        typer.echo(to_json(planned, predictions))
         return
     console = make_console(details=details)
     console.say(headline(planned), "")
-    console.table(table(told))
-    console.say(*reasons(planned, told), style="yellow")
-    console.notes(notes(told))
+    console.table(table(predictions))
+    console.say(*reasons(planned, predictions), style="yellow")
+    console.notes(notes(predictions))
 
 
 def _print(result: Forecast, details: bool, json: bool) -> None:
+    """Print the forecast, as a table or as JSON."""
     from tcbench.commands.forecast import table as view
 
     if json:

@@ -21,9 +21,9 @@ from tcbench.show.tables import BYTES, COUNT, RATE, SECONDS, Column, ConfigTable
 
 
 def headline(forecast: Forecast) -> str:
-    """The scenario, its network where there is one alone, and the GPU in one line."""
+    """Return the scenario, its network if there is only one, and the GPU in one line."""
     gpu, cell = forecast.gpu, forecast.cells[0].cell
-    network = network_suffix(each.cell for each in forecast.cells)
+    network = network_suffix(cell_forecast.cell for cell_forecast in forecast.cells)
     rates = {name: rate / 1e12 for name, rate in attained(gpu).peaks.flops_s.items()}
     tf32 = f" {rates['tf32']:.0f} (TF32)," if rates["tf32"] > rates["fp32"] else ""
     return (
@@ -34,7 +34,7 @@ def headline(forecast: Forecast) -> str:
 
 
 def table(forecast: Forecast) -> ConfigTable[CellForecast]:
-    """One row per cell, batch size by batch size."""
+    """Return one row per cell, ordered by batch size."""
     checked = forecast.prospects.plans_unchecked is None
     least = "" if checked else "≤ "
 
@@ -58,16 +58,17 @@ def table(forecast: Forecast) -> ConfigTable[CellForecast]:
 
 
 def by_gpu_alone(cell: CellForecast) -> Interval:
-    """The rate of steps that no host and no input keeps waiting."""
+    """Return the rate of steps that never wait for the host or the input."""
     return modelled_rate(cell.cell.images_per_step, StepTime(device_s=cell.expected_s))
 
 
 def _not_forecast(cell: CellForecast) -> str | None:
+    """Return the word that takes the place of a missing forecast, or None."""
     return None if cell.is_known else "never" if cell.cannot_run else "unknown"
 
 
 def reasons(forecast: Forecast) -> list[str]:
-    """Why configs do not run there, and what is missing for those that would: each reason with the cells concerned."""
+    """Return why configs do not run on the GPU, and what is missing for others, each reason with its cells."""
     cells = forecast.cells
     never = [(f"Cannot run on {forecast.gpu.name}: {c.cannot_run}", c.cell.config) for c in cells if c.cannot_run]
     unknown = [(f"Unknown: {cell.untraced}", cell.cell.config) for cell in cells if cell.untraced]
@@ -77,10 +78,10 @@ def reasons(forecast: Forecast) -> list[str]:
 
 
 def verdict(forecast: Forecast) -> str:
-    """`36 cells fit, 4 do not (...)`."""
-    known = [cell for cell in forecast.cells if cell.is_known]
-    too_large = [cell for cell in known if not cell.fits]
-    fit = f"{len(known) - len(too_large)} of {len(known)} cells fit into {size(forecast.gpu.memory_bytes)}"
+    """Return how many cells fit into the GPU's memory, and which do not."""
+    forecasts = [cell for cell in forecast.cells if cell.is_known]
+    too_large = [cell for cell in forecasts if not cell.fits]
+    fit = f"{len(forecasts) - len(too_large)} of {len(forecasts)} cells fit into {size(forecast.gpu.memory_bytes)}"
     if not too_large:
         return fit + "."
     configs = grouped((cell.cell.batch_size, cell.cell.config) for cell in too_large)
@@ -88,34 +89,35 @@ def verdict(forecast: Forecast) -> str:
 
 
 def engines(forecast: Forecast) -> list[str]:
-    """The cuDNN engines that the plans of each first rung use, over all batch sizes."""
+    """Return the cuDNN engines that the plans use over all batch sizes, one line per first rung."""
     by_rung = grouped((cell.cell.rungs[0], name) for cell in forecast.cells for name in cell.engines)
     return [f"{rung}: {', '.join(sorted({*names}, key=_number))}" for rung, names in by_rung.items()]
 
 
 def _number(engine: str) -> tuple[int, str]:
-    digits = engine.removeprefix("eng")
-    return (int(digits) if digits.isdigit() else 10**9, engine)
+    """Return the sort key of an engine's name, by its number."""
+    number = engine.removeprefix("eng")
+    return (int(number) if number.isdigit() else 10**9, engine)
 
 
 def notes(forecast: Forecast) -> list[str]:
-    """Notes on how to read the table: what each figure includes and leaves out."""
+    """Return the notes on how to read the table: what each figure includes and leaves out."""
     lines: list[str] = []
-    found = forecast.prospects
-    if found.plans_unchecked:
+    prospects = forecast.prospects
+    if prospects.plans_unchecked:
         lines.append(
-            Caution(f"Plans: not checked: {found.plans_unchecked}. The workspace is assumed to be at its limit.")
+            Caution(f"Plans: not checked: {prospects.plans_unchecked}. The workspace is assumed to be at its limit.")
         )
     else:
         calls = any(cell.of_kind("call") for cell in forecast.cells)
         more = "; batch normalisation by cuDNN's older calls needs none" if calls else ""
         lines.append(
-            f"Plans: built by cuDNN {found.library}, the heuristic's first{more}; "
+            f"Plans: built by cuDNN {prospects.library}, the heuristic's first{more}; "
             "autotuning may choose others, up to the workspace limit."
         )
         lines += [f"Engines of {line}." for line in engines(forecast)]
-    if found.kernels_unchecked:
-        lines.append(Caution(f"Kernels: not compiled: {found.kernels_unchecked}."))
+    if prospects.kernels_unchecked:
+        lines.append(Caution(f"Kernels: not compiled: {prospects.kernels_unchecked}."))
     lines += [
         f"Memory: peak of all arrays, the largest workspace, and an estimated {size(ALLOWANCE_BYTES)} for the device's "
         "context and libraries; memory of a feed (DALI's decoding on the GPU) is not included.",
@@ -128,7 +130,7 @@ def notes(forecast: Forecast) -> list[str]:
 
 
 def details(forecast: Forecast) -> Iterable[tuple[str, Table[WorkForecast]]]:
-    """For each cell that was forecast, a heading and a table of its operations, the longest floor first."""
+    """Yield a heading and a table of operations for each cell with a forecast, the longest lower bound first."""
     for cell in forecast.cells:
         if not cell.is_known:
             continue
@@ -157,12 +159,13 @@ _DETAILS: tuple[Column[WorkForecast], ...] = (
 
 
 def _shape(work: WorkForecast) -> str:
+    """Return the shape and the dtype of a work's first operand."""
     first = work.work.operands[0]
     return f"{'x'.join(map(str, first.shape)) or '1'} {first.dtype}"
 
 
 def to_json(forecast: Forecast) -> str:
-    """Everything, with units in the names."""
+    """Return everything as JSON, with units in the names."""
     gpu = forecast.gpu
     return document(
         "tcbench-forecast",
@@ -181,11 +184,12 @@ def to_json(forecast: Forecast) -> str:
 
 
 def _cell_json(cell: CellForecast) -> dict[str, Any]:
-    value = fields(cell.cell, "config batch_size image_size key") | fields(cell, "cannot_run untraced")
+    """Return one cell as JSON fields."""
+    cell_json = fields(cell.cell, "config batch_size image_size key") | fields(cell, "cannot_run untraced")
     if not cell.is_known:
-        return value
+        return cell_json
     rate = by_gpu_alone(cell)
-    return value | {
+    return cell_json | {
         **fields(cell, "fits memory_bytes arrays_bytes=demand.peak_bytes workspace_bytes allowance_bytes flops bytes"),
         **fields(cell, "floor_s floor_in_arithmetic_s images_per_s_at_most expected_s images_per_s_expected"),
         "images_per_s_limits": [rate.low, rate.high],

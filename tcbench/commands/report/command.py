@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from tcbench.commands.claims.evidence import training
+from tcbench.commands.claims.evidence import training_evidence
 from tcbench.core.errors import NotComparableError, ScenarioError, SelectionError, StoreError, TraceError
 from tcbench.core.text import plain
 from tcbench.run.inputs import PROFILES, Results, files_beside
@@ -83,7 +83,7 @@ def report(
         ReportInput(
             records=records,
             explanations=explanations,
-            cards=_scorecards(records, training(inputs.documents, inputs.paths)),
+            cards=_scorecards(records, training_evidence(inputs.documents, inputs.paths)),
             timelines=tuple(timelines),
             compared=_compared(inputs, compare, baseline, out),
             notes=(*inputs.notes, *notes),
