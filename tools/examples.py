@@ -20,6 +20,10 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "amd-epyc-2cpu/cpu-20261123-033953_kfac.png": ("plot", "amd-epyc-2cpu/cpu-20261123-033953_kfac.jsonl"),
     "amd-epyc-2cpu/cpu-20261123-164014.png": ("plot", "amd-epyc-2cpu/cpu-20261123-164014.jsonl"),
     "amd-epyc-2cpu/cpu-20261124-132901.png": ("plot", "amd-epyc-2cpu/cpu-20261124-132901.jsonl"),
+    "amd-epyc-2cpu/diff-fp32-fused.png": (
+        *("diff", "amd-epyc-2cpu/cpu-20261123-164014.jsonl", "--bs", "8"),
+        *("--config", "fp32", "--to", "fp32+dali+batched+nhwc+fused"),
+    ),
     "amd-epyc-2cpu/networks-20261123-034519.png": ("plot", "amd-epyc-2cpu/networks-20261123-034519.jsonl"),
     "amd-epyc-2cpu/peers-20261123-040216.png": ("plot", "amd-epyc-2cpu/peers-20261123-040216.jsonl"),
     "amd-epyc-2cpu/report.html": ("report", "amd-epyc-2cpu/cpu-20261123-025926.jsonl"),

@@ -93,3 +93,10 @@ def test_the_readmes_table_is_what_run_prints_of_its_records():
     lines = [line.strip() for line in printed.getvalue().splitlines()]
     shown = re.findall(r"```text\n(batch.*?)```", (ROOT / "README.md").read_text("utf-8"), re.DOTALL)[0].splitlines()
     assert [line for line in shown if line.strip() not in lines] == []
+
+
+def test_the_table_on_the_page_of_diff_is_what_diff_prints():
+    words = [*examples.COMMANDS["amd-epyc-2cpu/diff-fp32-fused.png"]]
+    lines = [line.strip() for line in ended(RESULTS, *words).out.splitlines()]
+    shown = re.findall(r"```text\n(.*?)```", (ROOT / "docs" / "diff.md").read_text("utf-8"), re.DOTALL)[0].splitlines()
+    assert [line for line in shown if line.strip() not in lines] == []
