@@ -1,4 +1,4 @@
-"""The command `tcbench`, and `python -m tcbench`."""
+"""The entry point of the command `tcbench` and of `python -m tcbench`."""
 
 import signal
 import sys
@@ -6,8 +6,7 @@ from pathlib import Path
 
 
 def main() -> None:
-    """Import the command line and run it. Until it is up there is nothing to end in order: Ctrl-C ends the process as
-    it does any other, without a traceback of imports."""
+    """Import the command line and run it. During the import Ctrl-C ends the process at once, without a traceback."""
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
     from tcbench import commands
@@ -16,7 +15,7 @@ def main() -> None:
 
 
 def _leave_current_folder() -> None:
-    """Take the current folder, which `python -m` puts first, off the search path, unless tcbench lies there."""
+    """Remove the current folder, which `python -m` adds, from the import path, unless it contains tcbench."""
     package = Path(__file__).resolve().parent
     if not sys.flags.safe_path and Path(sys.path[0]).resolve() != package.parent:
         del sys.path[0]

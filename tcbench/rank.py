@@ -1,4 +1,4 @@
-"""The process of one rank of a trial. Launchers and other revisions start it by this name, which therefore stays."""
+"""The process of one rank of a trial. Launchers and other revisions of tcbench start this module by its name."""
 
 from tcbench.engine.measure.rank import main
 

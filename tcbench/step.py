@@ -1,4 +1,4 @@
-"""A training step of one's own as a session. Public, see docs/own-step.md; this name stays."""
+"""The public API for users' own training steps, described in docs/own-step.md."""
 
 from tcbench.engine.backends.step import Step, step
 

@@ -1,4 +1,4 @@
-"""The process of one trial. Other revisions of tcbench start it by this name, which therefore stays."""
+"""The process of one trial. Other revisions of tcbench start this module by its name."""
 
 from tcbench.engine.measure.worker import main
 

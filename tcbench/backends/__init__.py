@@ -1,1 +1,1 @@
-"""What users' own steps import by the names of tcbench 0.1."""
+"""Modules that users' own steps import by the names of tcbench 0.1."""

@@ -1,4 +1,4 @@
-"""`tcbench.step`, by its name in tcbench 0.1."""
+"""The module `tcbench.step` under its name in tcbench 0.1."""
 
 from tcbench.step import Step, step
 

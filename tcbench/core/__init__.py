@@ -1,1 +1,1 @@
-"""Records, contracts and errors: what every other room speaks in."""
+"""Records, files, processes and errors, which all other packages use."""

@@ -1,1 +1,1 @@
-"""All that happens inside a trial: a cell's session is built and measured. No other room imports a framework."""
+"""Code inside a trial: building and measuring a cell's session. Only this package imports frameworks."""

@@ -1,4 +1,4 @@
-"""The host's clock, and the most memory that this process and its children had."""
+"""The host's clock, and the peak memory of this process and its children."""
 
 import contextlib
 import itertools
@@ -15,7 +15,7 @@ _STATUS = Path("/proc/self/status")
 
 
 class HostClock:
-    """Marks with the monotonic high-resolution clock: right where a phase is done when it returns, as on a CPU."""
+    """A clock of the host's time, for sessions whose phases are done when they return, as on a CPU."""
 
     of: Literal["host"] = "host"
 
@@ -23,18 +23,21 @@ class HostClock:
         self._marks_ns: list[int] = []
 
     def mark(self) -> None:
+        """Set a mark."""
         self._marks_ns.append(time.perf_counter_ns())
 
     def read(self) -> tuple[float, ...]:
+        """Return the seconds between successive marks and forget the marks."""
         marks, self._marks_ns = self._marks_ns, []
         return tuple((after - before) * 1e-9 for before, after in itertools.pairwise(marks))
 
 
 def peak_resident_bytes() -> int:
-    """Return the most memory that this process had resident (VmHWM) with that of its children: what living ones hold
-    alone now, and the peak of the largest that has ended. A child's `ru_maxrss` begins at its parent's peak (Linux
-    keeps the larger in exec), so an ended child is known only where it had more than this process. Where Linux tells no
-    VmHWM, `ru_maxrss` stands in for it."""
+    """Return the peak resident memory of this process and its children.
+
+    It is the sum of this process's peak (VmHWM, else `ru_maxrss`), the memory that living children do not share now,
+    and the peak of the largest ended child. The latter counts only if it exceeds this process's peak, because a child's
+    `ru_maxrss` starts at its parent's peak (Linux keeps the larger value in exec)."""
     own_bytes = _kilobytes(_STATUS, "VmHWM") or _largest_bytes(resource.RUSAGE_SELF)
     ended_bytes = _largest_bytes(resource.RUSAGE_CHILDREN)
     living_bytes = sum(
@@ -46,12 +49,12 @@ def peak_resident_bytes() -> int:
 
 
 def _largest_bytes(who: int) -> int:
-    """Return the most memory that this process or one of its ended children had resident; 0 where that is unknown."""
+    """Return the peak resident memory of this process or of its largest ended child, or 0 if it is unknown."""
     with contextlib.suppress(OSError):
         return int(resource.getrusage(who).ru_maxrss) * 1024
     return 0
 
 
 def _kilobytes(file: Path, names: str) -> int:
-    """Return the bytes that the lines of a file in /proc sum up to whose names match; 0 where it has none."""
+    """Return the sum, in bytes, of the lines of a file in /proc whose names match a pattern."""
     return sum(int(kilobytes) * 1024 for kilobytes in re.findall(rf"(?m)^(?:{names}):\s*(\d+)", kernel.text(file)))

@@ -1,4 +1,4 @@
-"""The Session protocol, which is measured. A backend builds one; the measuring loop knows nothing else of it."""
+"""The Session protocol, through which the measuring loop uses a backend's training step."""
 
 import operator
 from collections.abc import Callable, Sequence
@@ -15,8 +15,8 @@ INPUT = "io"
 
 @dataclass(frozen=True)
 class Phase:
-    """A named part of a step. `run` may return before the device is done. `settled`: whether it has done what it does
-    once, such as to capture a graph, so that from now on every step is like the next."""
+    """A named part of a step. `run` may return before the device is done. `settled` returns whether one-time work, such
+    as capturing a graph, is done, so that all further steps are alike."""
 
     name: str
     run: Callable[[], None]
@@ -25,11 +25,17 @@ class Phase:
 
 @dataclass(frozen=True)
 class Facts:
-    """A session's facts, between steps. Asking may synchronise with the device. `loss`: None where nothing computes.
-    `busy_s`: the time that the device has worked so far, where it tells. `decoding`: how it decodes images, where it
-    does. With many ranks `reduced_bytes` is the size of the gradients that this one gives to the all-reduce in a step,
-    `reduce_overlaps` whether that runs beside other phases, and `engine` says what reduces them. `period`: the steps
-    after which what steps do repeats. `declared`: the work of phases, where the step's author declares it."""
+    """Facts about a session between steps. Reading them may synchronise with the device.
+
+    - `loss`: None if nothing is computed.
+    - `busy_s`: the device's working time so far, if the device reports it.
+    - `decoding`: how the device decodes images, if it does.
+    - `reduced_bytes`: the bytes of gradients that this rank passes to the all-reduce in a step.
+    - `reduce_overlaps`: whether the all-reduce overlaps with other phases.
+    - `engine`: the library that reduces the gradients.
+    - `period`: the number of steps after which the work of steps repeats.
+    - `declared`: the work of phases, if the author of the step declares it.
+    """
 
     loss: float | None
     peak_memory_bytes: int
@@ -47,7 +53,7 @@ class Facts:
     declared: tuple[DeclaredWork, ...] = ()
 
     def __post_init__(self) -> None:
-        """Raises ScenarioError for what a record cannot hold; NumPy's integers become Python's."""
+        """Convert NumPy's integers to Python's. Raises ScenarioError for a fact that a record cannot store."""
         for name in ("peak_memory_bytes", "prefetch_depth", "parameters", "macs_per_image", "reduced_bytes", "period"):
             object.__setattr__(self, name, whole_number(name, getattr(self, name)))
         if self.peak_memory_of not in ("process", "device"):
@@ -55,7 +61,7 @@ class Facts:
 
 
 def whole_number(name: str, number: Any) -> int:
-    """Return a number of a session as an int. Raises ScenarioError for one that is not whole or is below 0."""
+    """Return a session's number as an int. Raises ScenarioError if it is negative or not an integer."""
     try:
         as_int = -1 if isinstance(number, bool) else operator.index(number)
     except TypeError:
@@ -66,22 +72,22 @@ def whole_number(name: str, number: Any) -> int:
 
 
 class Clock(Protocol):
-    """Marks points in time on the device that does the work. A device's may also have `stall(seconds)`, which gives the
-    device work that lasts so long and does nothing: with it the loop finds out how long the device needs for a step."""
+    """A clock that marks points in time on the device that does the work. A device's clock may also have
+    `stall(seconds)`, which keeps the device busy for that time; with it the loop measures the device's working time."""
 
     @property
     def of(self) -> Literal["host", "device"]:
-        """Whose time it tells: the host's where a phase is done when it returns, else the device's."""
+        """The side that the clock measures: "host" if a phase is done when it returns, else "device"."""
 
     def mark(self) -> None:
-        """Set a mark; must not wait for the device."""
+        """Set a mark without waiting for the device."""
 
     def read(self) -> tuple[float, ...]:
-        """Wait for the device; the seconds between one mark and the next; then forget the marks."""
+        """Wait for the device, return the seconds between successive marks, and forget the marks."""
 
 
 class Session(Protocol):
-    """A training step that can be repeated: phases in order, a clock, facts, and an end."""
+    """A training step that can be repeated: its phases in order, a clock, and facts about it."""
 
     @property
     def phases(self) -> Sequence[Phase]: ...
@@ -92,7 +98,7 @@ class Session(Protocol):
 
 
 class Layers(Protocol):
-    """Told when a layer's work begins and ends on the host, as the session runs."""
+    """A receiver of the begin and end of each layer's work on the host."""
 
     def begin(self, name: str) -> None: ...
     def end(self) -> None: ...
@@ -100,8 +106,8 @@ class Layers(Protocol):
 
 @runtime_checkable
 class Detailed(Protocol):
-    """A session that can also tell its layers."""
+    """A session that can report its layers."""
 
     def detail(self, layers: Layers) -> AbstractContextManager[None]:
-        """While it is held, `layers` is told of every layer, forward and backward. Names are short and stable:
-        "stem/conv", "block3.c/bn". Costs time: for profiled passes only."""
+        """Report every layer, forward and backward, to `layers` while the context lasts. Names are short and stable,
+        such as "stem/conv" and "block3.c/bn". Reporting takes time, so it is for profiled passes only."""

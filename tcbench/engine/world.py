@@ -1,7 +1,7 @@
-"""The ranks of a trial, as one of them sees them: processes that train one model together, each on its own batches.
+"""The ranks of a trial: processes that train one model together, each on its own batches.
 
-Owns which rank this process is, and how a process has something current. Knows no launcher and no engine; the process
-that a launcher started enters its world (`tcbench.rank`), and sessions ask for it."""
+A rank's process (`tcbench.rank`) sets its world, and sessions read it. This module knows no launcher and no library
+that reduces gradients."""
 
 import contextlib
 from collections.abc import Iterator
@@ -12,13 +12,14 @@ Value = TypeVar("Value")
 
 
 class Current(Generic[Value]):
-    """What this process uses now; `use` puts another in its place for the length of a with block."""
+    """A process-wide setting. `use` replaces it while a context lasts."""
 
     def __init__(self, value: Value) -> None:
         self.value = value
 
     @contextlib.contextmanager
     def use(self, value: Value) -> Iterator[None]:
+        """Replace the setting while the context lasts."""
         before, self.value = self.value, value
         try:
             yield
@@ -28,8 +29,8 @@ class Current(Generic[Value]):
 
 @dataclass(frozen=True)
 class World:
-    """This process's place among `size` ranks. `local_rank` and `local_size` count those of its host alone. `mpi` is
-    their communicator (mpi4py's `Intracomm`), None where there is one rank."""
+    """The position of this process among `size` ranks. `local_rank` and `local_size` refer to its host only. `mpi` is
+    the communicator (mpi4py's `Intracomm`), or None for a single rank."""
 
     rank: int = 0
     size: int = 1
@@ -38,14 +39,14 @@ class World:
     mpi: Any = None
 
     def bcast(self, value: Value) -> Value:
-        """Rank 0's value on every rank; all wait for it."""
+        """Return rank 0's value on every rank. All ranks have to call this."""
         if self.mpi is None:
             return value
         agreed: Value = self.mpi.bcast(value)
         return agreed
 
     def barrier(self) -> None:
-        """Wait until every rank has come here."""
+        """Wait until every rank has called this."""
         if self.mpi is not None:
             self.mpi.Barrier()
 
@@ -55,9 +56,9 @@ ALONE = World()
 _current = Current(ALONE)
 
 entered = _current.use
-"""While it is held, this process is a rank of that world."""
+"""Make this process a rank of a world while the context lasts."""
 
 
 def current() -> World:
-    """The world of this process; ALONE unless it was started as one of many ranks."""
+    """Return the world of this process: ALONE unless it is one of several ranks."""
     return _current.value

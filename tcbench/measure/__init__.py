@@ -1,1 +1,1 @@
-"""What other revisions of tcbench start by the names of 0.1."""
+"""Modules that other revisions of tcbench start by the names of version 0.1."""

@@ -1,4 +1,4 @@
-"""`tcbench.rank`, by the name that tcbench 0.1 starts."""
+"""The module `tcbench.rank` under its name in tcbench 0.1."""
 
 from tcbench.engine.measure.rank import main
 

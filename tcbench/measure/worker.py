@@ -1,4 +1,4 @@
-"""`tcbench.worker`, by the name that tcbench 0.1 starts."""
+"""The module `tcbench.worker` under its name in tcbench 0.1."""
 
 from tcbench.engine.measure.worker import main
 

@@ -17,7 +17,7 @@ from tcbench.engine import affinity
     ],
 )
 def test_no_two_ranks_of_a_host_get_the_same_processor(monkeypatch, masks, shares, words):
-    monkeypatch.setattr(affinity, "_fact", lambda processor, name: 0)
+    monkeypatch.setattr(affinity, "_topology", lambda processor, name: 0)
     made = [affinity.share([frozenset(mask) for mask in masks], rank) for rank in range(len(masks))]
     assert made == [(share, words) for share in shares]
 
@@ -36,7 +36,7 @@ def test_the_threads_of_a_core_stay_with_one_rank(tmp_path, monkeypatch):
 
 def test_the_first_processors_are_those_that_the_first_rank_would_get(monkeypatch):
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {4, 5, 6, 7})
-    monkeypatch.setattr(affinity, "_fact", lambda processor, name: processor % 2)
+    monkeypatch.setattr(affinity, "_topology", lambda processor, name: processor % 2)
     first, _ = affinity.share([frozenset({4, 5, 6, 7})] * 2, 0)
     assert affinity.first(2) == first == (4, 6)
     assert affinity.first(0) == ()

@@ -1,4 +1,4 @@
-"""`tcbench.engine.backends.torch.sites`, by its name in tcbench 0.1."""
+"""The module `tcbench.engine.backends.torch.sites` under its name in tcbench 0.1."""
 
 from tcbench.engine.backends.torch.sites import open_site
 

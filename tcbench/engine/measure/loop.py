@@ -1,8 +1,8 @@
-"""Measures a cell: warm-up, blocks of timed steps and, where these cannot tell the phases apart, a profiled pass.
+"""The measurement of a cell: warm-up, blocks of timed steps and, if phases cannot be timed in these, a profiled pass.
 
-Owns the order of things and the hot loop. Knows a session only through its protocol; prints and stores nothing. Where
-many ranks train together, all of them begin a block together, and take as many steps as rank 0 decides: a rank that ran
-one step more would wait for the others' gradients for ever."""
+This module has the order of these passes and the hot loop. It uses a session only through its protocol, and prints and
+stores nothing. Several ranks begin each block together and take as many steps as rank 0 decides: a rank that ran one
+step more would wait for the gradients of the others for ever."""
 
 import contextlib
 import gc
@@ -26,18 +26,20 @@ from tcbench.engine.world import current
 
 
 class LossError(Exception):
-    """The loss is not a finite number: what was measured is not training."""
+    """The loss is not a finite number, so that the config does not train."""
 
 
 class ClockError(Exception):
-    """The clock of a session shows no time that can have passed."""
+    """The clock of a session shows an impossible time."""
 
 
 @dataclass(frozen=True)
 class Profiling:
-    """Recorders that go with the profiled pass. `recorder` gets its steps and phases, and where `layers` is set and the
-    session can tell them also its layers. `around` is held around the pass: a GPU's profilers start and stop there.
-    `title` is what a tool is told of the cell, as JSON. The pass takes about `least_s` seconds at least."""
+    """The recorders of a profiled pass.
+
+    `recorder` gets the steps and phases, and with `layers` also the layers if the session can report them. `around` is
+    a context for the whole pass, in which a GPU's profilers are active. `title` describes the cell to tools, in JSON.
+    The pass takes at least about `least_s` seconds."""
 
     recorder: SpanRecorder = field(default_factory=SpanRecorder)
     around: Callable[[], contextlib.AbstractContextManager[object]] = contextlib.nullcontext
@@ -53,14 +55,16 @@ def measure(
     block_steps: int | None = None,
     profiling: Profiling | None = None,
 ) -> Measurement:
-    """Measure one session from cold to done. The profiled pass is made where something is to be recorded (`profiling`)
-    or phases go on on a device when they have returned; else the counted steps tell the phases. Where nothing is
-    recorded, it takes as many steps as make each phase known as well as the step is to be: the timed pass's at most,
-    and beyond `profiled_steps` only as many as `max_time_s` has time for.
-    `listen` is told of a stage between its blocks; of the timed and the profiled one also when they begin.
+    """Measure a session: warm-up, timed pass and, if necessary, profiled pass.
 
-    Raises LossError when the loss after warm-up or after the timed pass is not finite, and ClockError when a step took
-    no time."""
+    The profiled pass is necessary if `profiling` asks for a recording, or if phases run on a device after the host has
+    returned from them. Otherwise the counted steps give the times of the phases. Without a recording it takes enough
+    steps to know each phase as precisely as the step, but no more than the timed pass, and beyond `profiled_steps` no
+    more than fit into `max_time_s`. `listen` gets a message between blocks, and when the timed or the profiled pass
+    begins.
+
+    Raises LossError if the loss after warm-up or after the timed pass is not finite, and ClockError if a step took no
+    time."""
     recorded = profiling is not None
     profiling = profiling or Profiling()
     world = current()
@@ -69,7 +73,7 @@ def measure(
 
     warmup_rule = WarmUpRule(settings.min_warmup_steps, settings.max_warmup_steps)
     warmup_s: list[float] = []
-    returned_s: list[float] = []  # when the last step began, and when each of its phases returned
+    returned_s: list[float] = []  # the times when the last step began and when each of its phases returned
 
     def note_return() -> None:
         returned_s.append(time.perf_counter())
@@ -80,9 +84,9 @@ def measure(
         listen(Stepped("warm-up", len(warmup_s), warmup_s[-1]))
     facts = session.facts()
     warmup_loss = _finite(facts.loss, "after warm-up")
-    # The first step of a block is not counted: the others are whole periods.
-    block_steps = 1 + _whole((block_steps or _block_steps(session, facts, settings, warmup_s[-1])) - 1, facts.period)
-    block_steps = world.bcast(block_steps)
+    # The first step of a block is not counted. The other steps are complete periods.
+    counted_steps = (block_steps or _block_steps(session, facts, settings, warmup_s[-1])) - 1
+    block_steps = world.bcast(1 + _round_up(counted_steps, facts.period))
     gc.collect()
     gc.freeze()
 
@@ -94,7 +98,7 @@ def measure(
     timed_s: list[float] = []
     counted_s: list[float] = []
     phases_s: list[deque[float]] = [deque(maxlen=MOST_PHASE_TIMES) for _ in session.phases]
-    asked_at = 0
+    checked_steps = 0
     verdict: Literal["continue", "target", "budget"] = "continue"
     listen(Stepped("timed", 0, warmup_s[-1]))
     while verdict == "continue":
@@ -102,39 +106,39 @@ def measure(
         block = run_block(session, ranges, block_steps, first=len(warmup_s) + len(timed_s))
         timed_s += block.steps_s
         counted_s += block.steps_s[1:]
-        for times_s, of_block_s in zip(phases_s, block.phases_s, strict=False):  # there are none by a device's clock
-            times_s.extend(of_block_s[1:])
-        if len(counted_s) >= _ASK_AFTER * asked_at:
-            asked_at = len(counted_s)
+        for times_s, block_times_s in zip(phases_s, block.phases_s, strict=False):  # a device's clock times no phases
+            times_s.extend(block_times_s[1:])
+        if len(counted_s) >= _CHECK_GROWTH * checked_steps:
+            checked_steps = len(counted_s)
             verdict = world.bcast(stopping_rule.decide(counted_s, sum(timed_s)))
         listen(Stepped("timed", len(timed_s), timed_s[-1]))
     after, facts_s = _facts_after(session)
     last_loss = _finite(after.loss, "after the timed pass")
     busy_s = None if facts.busy_s is None or after.busy_s is None else (after.busy_s - facts.busy_s) / len(timed_s)
 
-    listen(Stepped("profiled", 0, timed_s[-1], facts_s=facts_s))  # the timed pass is over, whatever follows
+    listen(Stepped("profiled", 0, timed_s[-1], facts_s=facts_s))  # ends the timed pass, even if no pass follows
     if not recorded and session.clock.of == "host":
         phases = tuple(
-            PhaseTimes(name=phase.name, host_s=_over_periods(list(times_s), facts.period))
+            PhaseTimes(name=phase.name, host_s=_period_means(list(times_s), facts.period))
             for phase, times_s in zip(session.phases, phases_s, strict=True)
         )
     else:
         steps = max(settings.profiled_steps, math.ceil(profiling.least_s / statistics.median(timed_s)))
-        steps = world.bcast(_whole(steps, facts.period))
+        steps = world.bcast(_round_up(steps, facts.period))
         first = len(warmup_s) + len(timed_s)
         phases = profile(session, ranges, steps, first, profiling, facts.period)
         half_width_s = settings.target * statistics.fmean(counted_s)
         enough = max(facts.period * sample_size(phase.device_s or phase.host_s, half_width_s) for phase in phases)
         pass_s = facts.period * sum(sum(phase.device_s or phase.host_s) for phase in phases)
         in_time = int(settings.max_time_s * steps / max(pass_s, 1e-9)) // facts.period * facts.period
-        # Asked of all ranks, whichever records.
+        # All ranks take part in the broadcast, also those that record.
         if more := world.bcast(0 if recorded else max(0, min(enough, len(counted_s), in_time) - steps)):
-            phases = _together(phases, profile(session, ranges, more, first + steps, period=facts.period))
+            phases = _concatenate(phases, profile(session, ranges, more, first + steps, period=facts.period))
             steps += more
         listen(Stepped("profiled", steps, timed_s[-1]))
         stall = getattr(session.clock, "stall", None)
         if not recorded and busy_s is None and stall and world.size == 1:
-            busy_s = needed_on_device(session, ranges, first + steps, stall, facts.period)
+            busy_s = device_busy_s(session, ranges, first + steps, stall, facts.period)
         facts = session.facts()
     gc_frozen = gc.get_freeze_count() > 0
     gc.unfreeze()
@@ -150,55 +154,57 @@ def measure(
         gc_frozen=gc_frozen,
         busy_s=busy_s,
         declared=facts.declared or msgspec.UNSET,
-        **{name: getattr(facts, name) for name in _AS_TOLD},
+        **{name: getattr(facts, name) for name in _COPIED_FACTS},
     )
 
 
-_AS_TOLD = {*Measurement.__struct_fields__} & {field.name for field in fields(Facts)} - {"busy_s", "declared"}
-"""The facts of a session that its measurement has as they are told after the last step."""
+_COPIED_FACTS = {*Measurement.__struct_fields__} & {field.name for field in fields(Facts)} - {"busy_s", "declared"}
+"""The facts that a measurement copies from the session after the last step."""
 
 
 _SLOW_FACTS_S = 0.1
-"""Facts that take longer are asked a second time."""
+"""If reading the facts takes longer than this, they are read a second time."""
 
 
 def _facts_after(session: Session, now: Callable[[], float] = time.perf_counter) -> tuple[Facts, float]:
-    """Return the facts after the timed pass, and the seconds that went into them alone. Facts may take long by
-    themselves (a loss over a validation set), or because they wait for steps that the clock took for done. The second
-    time nothing is left to wait for, so that its duration is that of the facts alone."""
+    """Return the facts after the timed pass, and the seconds spent on computing them.
+
+    Reading the facts may take long for two reasons: computing them (a loss over a validation set), and waiting for
+    steps that are still running. A second reading has nothing to wait for, so its duration is that of computing."""
     began_s = now()
     facts = session.facts()
-    asked_s = now() - began_s
-    if not current().bcast(asked_s > _SLOW_FACTS_S):
+    first_s = now() - began_s
+    if not current().bcast(first_s > _SLOW_FACTS_S):
         return facts, 0.0
     began_s = now()
     session.facts()
-    again_s = now() - began_s
-    return facts, again_s + min(asked_s, again_s)
+    second_s = now() - began_s
+    return facts, second_s + min(first_s, second_s)
 
 
 _MIN_WAITING_STEPS = 5
-"""Counted steps at least where a device's step waits for its input for more than half of its time (by the host's clock,
-in the last step of the warm-up): such steps are long, and one block of them has the precision that is asked for."""
+"""The least number of counted steps if a step waits for its input for more than half of its time (by the host's clock,
+in the last warm-up step). Such steps are long, and one block of them is precise enough."""
 
 PREFETCHED_PER_BLOCK = 10
-"""On a GPU a block is at least this many times as long as the feed's prefetch queue, which is full when it begins."""
+"""The ratio of a block's steps to the length of the feed's prefetch queue, at least. The queue is full when a block
+begins, which makes its first steps faster on a GPU."""
 
 
-def _whole(steps: int, period: int) -> int:
-    """So many steps or more: whole periods."""
+def _round_up(steps: int, period: int) -> int:
+    """Round a number of steps up to complete periods."""
     return -(-steps // period) * period
 
 
-_ASK_AFTER = 1.05
-"""The stopping rule looks at all steps so far: asked after every block, it would take most of the time where steps are
-short and many."""
+_CHECK_GROWTH = 1.05
+"""The stopping rule is checked again when the number of counted steps has grown by this factor. It looks at all of
+them, so a check after every block would take most of the time if steps are short."""
 _SHORTEST_BLOCK_S = 0.1
-"""Between blocks a message is sent, ranks meet, and of two that step in turns the other steps: the first step of a
-block finds cold caches, and is not counted."""
+"""The shortest block on a CPU. The first step after a pause between blocks finds cold caches and is not counted."""
 
 
 def _block_steps(session: Session, facts: Facts, settings: MeasureSettings, step_s: float) -> int:
+    """Return the number of steps in a block."""
     if session.clock.of == "host":
         return max(settings.block_steps, math.ceil(_SHORTEST_BLOCK_S / step_s))
     return max(settings.block_steps, PREFETCHED_PER_BLOCK * facts.prefetch_depth)
@@ -206,26 +212,27 @@ def _block_steps(session: Session, facts: Facts, settings: MeasureSettings, step
 
 @dataclass(frozen=True)
 class TimedBlock:
-    """Seconds of each step of a block, and by the host's clock of each phase, step by step; a step is the sum of its
-    phases then."""
+    """The step times of a block. With the host's clock it also has the times of each phase, one per step, and a step
+    time is the sum of its phases."""
 
     steps_s: tuple[float, ...]
     phases_s: tuple[tuple[float, ...], ...] = ()
 
 
-def _go_on() -> None:
+def _do_nothing() -> None:
     pass
 
 
 def run_block(
-    session: Session, ranges: Ranges, steps: int, first: int, phase_returned: Callable[[], None] = _go_on
+    session: Session, ranges: Ranges, steps: int, first: int, phase_returned: Callable[[], None] = _do_nothing
 ) -> TimedBlock:
-    """The hot loop: `steps` steps between clock marks. `first` is the number of the first step. The host's clock is
-    marked after each phase, which is done when it returns; a device's after each step, and `phase_returned` is called
-    after each phase."""
+    """Run the hot loop: `steps` steps between clock marks, numbered from `first`.
+
+    The host's clock is marked after each phase, since a phase on the host is done when it returns. A device's clock is
+    marked after each step, and `phase_returned` is called after each phase."""
     clock = session.clock
     by_phase = clock.of == "host"
-    phase_over, step_over = (clock.mark, _go_on) if by_phase else (phase_returned, clock.mark)
+    phase_over, step_over = (clock.mark, _do_nothing) if by_phase else (phase_returned, clock.mark)
     push, pop, step_range = ranges.push, ranges.pop, ranges.step
     phases = [(phase.run, attributes) for phase, attributes in zip(session.phases, ranges.phases, strict=True)]
     clock.mark()
@@ -242,33 +249,32 @@ def run_block(
     if len(times_s) != steps * (len(phases) if by_phase else 1):
         raise ClockError(f"the clock tells {len(times_s)} times of {steps} steps; expected one between any two marks")
     if not by_phase:
-        return TimedBlock(tuple(map(_passed, times_s)))
+        return TimedBlock(tuple(map(_positive, times_s)))
     phases_s = tuple(times_s[place :: len(phases)] for place in range(len(phases)))
-    return TimedBlock(tuple(_passed(sum(of_step)) for of_step in zip(*phases_s, strict=True)), phases_s)
+    return TimedBlock(tuple(_positive(sum(step_s)) for step_s in zip(*phases_s, strict=True)), phases_s)
 
 
 def _read(clock: Clock) -> tuple[float, ...]:
-    """Return the clock's times as plain floats: a clock of one's own may give NumPy's."""
+    """Return the clock's times as Python floats, since the clock of a user's own step may return NumPy's."""
     return tuple(map(float, clock.read()))
 
 
 def profile(
     session: Session, ranges: Ranges, steps: int, first: int, profiling: Profiling | None = None, period: int = 1
 ) -> tuple[PhaseTimes, ...]:
-    """Host time of each phase, and on a device its device time: marks around each phase, never part of a timed pass.
+    """Run a profiled pass and return the host time of each phase and, on a device, its device time.
 
-    The host's time is what the call of the phase takes; the device's marks lie outside it. The device's time of a phase
-    ends where the stream has done what the phase gave it, and begins where the phase before ended: it holds the time in
-    which the device waits for the host. Nothing waits until the last step is launched, so that the host runs ahead as
-    it does in a timed pass. On a CPU a phase is done when it returns, so its host time is its time.
+    The host time is the duration of the phase's call. The device time lasts from the end of the previous phase's work
+    in the stream to the end of this phase's, so it includes the time in which the device waits for the host. The host
+    never waits before the last step is launched, as in a timed pass. On a CPU the host time is the time of the phase.
 
-    Where steps differ within a `period`, each time is a mean over one: what is done now and then has its share."""
+    If steps differ within a `period`, each time is the mean over a period."""
     profiling = profiling or Profiling()
     recorder, device = profiling.recorder, session.clock
     on_device = device.of == "device"
     detail: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
     if profiling.layers and isinstance(session, Detailed):
-        detail = session.detail(_Layers(ranges, recorder))
+        detail = session.detail(_LayerRecorder(ranges, recorder))
     with profiling.around(), detail:
         ranges.mark(CELL_MARK + profiling.title)
         if on_device:
@@ -292,8 +298,8 @@ def profile(
     return tuple(
         PhaseTimes(
             name=phase.name,
-            host_s=_over_periods(host_s[i::n], period),
-            device_s=None if device_s is None else _over_periods(device_s[i::n], period),
+            host_s=_period_means(host_s[i::n], period),
+            device_s=None if device_s is None else _period_means(device_s[i::n], period),
         )
         for i, phase in enumerate(session.phases)
     )
@@ -302,18 +308,20 @@ def profile(
 _STALLED_ROUNDS = 5
 _STALL_MARGIN, _STALL_LEAST_S = 2.0, 0.01
 _STALL_MOST_S = 2.0
-"""Seconds that all stalled rounds together may take; one round is always run. No stall is longer."""
+"""The longest stall, and the time limit of all stalled rounds together. One round is always run."""
 _LATE = 0.25
-"""The host may launch on for this share of the device's time after the stall, while the device does what is queued."""
+"""The host may still be launching after the stall, for this share of the device's working time."""
 _LAYERS_BEHIND_STALL = 50
-"""Layers that are launched behind one stall. A launch blocks the host while about 1,000 others wait in its stream, a
-limit that CUDA does not document; a layer has up to about ten."""
+"""The number of layers that are launched behind one stall. A launch blocks the host if about 1,000 launches wait in its
+stream (CUDA does not document the limit), and a layer has up to about ten."""
 
 
 class _StalledParts:
-    """Launches steps in parts: each part is launched while the device's stream is stalled, and then the host waits
-    until the device has done it. A part is a phase, or some of its layers where the session tells them (a `Layers`).
-    `stalls_s` has the seconds of each part's stall; without it nothing is stalled."""
+    """A way to run a step so that its device never waits for the host.
+
+    A step is run in parts: a phase or, if the session reports its layers, some layers of one. While the host launches a
+    part, the device's stream is stalled. Then the host waits until the device has finished the part. `stalls_s` has the
+    duration of each part's stall; without it nothing is stalled."""
 
     def __init__(self, clock: Clock, stall: Callable[[float], None], now: Callable[[], float]) -> None:
         self._clock, self._stall, self._now = clock, stall, now
@@ -321,26 +329,27 @@ class _StalledParts:
         self.restart()
 
     def restart(self) -> None:
-        """Begin with the first part again."""
+        """Begin a new round with the first part."""
         self.host_s: list[float] = []
         self.device_s = 0.0
         self.late = False
 
     @contextlib.contextmanager
     def parts(self) -> Iterator[None]:
-        """Launch what runs within as one part or more."""
+        """Run the body of the context as one or more parts."""
         self._open()
         yield
         self._close()
 
     def begin(self, name: str) -> None:
+        """Begin a layer, which may begin a new part."""
         if self._layers == _LAYERS_BEHIND_STALL:
             self._close()
             self._open()
         self._layers += 1
 
     def end(self) -> None:
-        pass
+        """End a layer, which ends no part."""
 
     def _open(self) -> None:
         self._layers = 0
@@ -358,8 +367,8 @@ class _StalledParts:
         self.device_s += device_s
 
     def run_input(self, run: Callable[[], None]) -> None:
-        """Run the input's phase with no stall, which would have to outlast decoding. The device needs for it what it
-        goes on to do when the host has returned, such as to receive the batch."""
+        """Run the input's phase without a stall, which would have to be longer than decoding. Only the device's work
+        after the host has returned, such as receiving the batch, counts."""
         self._clock.mark()
         began_s = self._now()
         run()
@@ -368,7 +377,7 @@ class _StalledParts:
         self.device_s += max(0.0, sum(_read(self._clock)) - host_s)
 
 
-def needed_on_device(
+def device_busy_s(
     session: Session,
     ranges: Ranges,
     first: int,
@@ -376,11 +385,12 @@ def needed_on_device(
     period: int = 1,
     now: Callable[[], float] = time.perf_counter,
 ) -> float | None:
-    """Seconds that the device needs for a step where it waits for nobody: the median of some rounds. Its stream is
-    stalled while the host launches a part of a step; then it does what is queued without a gap. A first round without
-    stalls tells how long the host takes. Where steps differ within a `period`, a round is a period, and the result its
-    mean step. None where the host was late every time: it took longer than a stall may, or waits for the device within
-    a step."""
+    """Return the seconds that the device works in a step, without waiting for the host: the median of several rounds.
+
+    The device's stream is stalled while the host launches a part of a step, so that the device then works without gaps.
+    A first round without stalls measures how long the host takes. A round is one `period` of steps, and the mean step
+    of it counts. Returns None if the host was late in every round: it needs longer than the longest stall, or waits for
+    the device within a step."""
     parts = _StalledParts(session.clock, stall, now)
 
     def run_round() -> float:
@@ -408,31 +418,30 @@ def needed_on_device(
             first += period
             run_round()
             if not parts.late:
-                rounds_s.append(_passed(parts.device_s / period))
+                rounds_s.append(_positive(parts.device_s / period))
     return statistics.median(rounds_s) if rounds_s else None
 
 
-def _together(first: Sequence[PhaseTimes], second: Sequence[PhaseTimes]) -> tuple[PhaseTimes, ...]:
-    """The phases of one pass and of another after it."""
+def _concatenate(first: Sequence[PhaseTimes], second: Sequence[PhaseTimes]) -> tuple[PhaseTimes, ...]:
+    """Return the phase times of two consecutive passes."""
     return tuple(
         PhaseTimes(
-            name=one.name,
-            host_s=one.host_s + other.host_s,
-            device_s=None if one.device_s is None or other.device_s is None else one.device_s + other.device_s,
+            name=before.name,
+            host_s=before.host_s + after.host_s,
+            device_s=None if before.device_s is None or after.device_s is None else before.device_s + after.device_s,
         )
-        for one, other in zip(first, second, strict=True)
+        for before, after in zip(first, second, strict=True)
     )
 
 
-def _over_periods(times_s: Sequence[float], period: int) -> tuple[float, ...]:
-    if period == 1:
-        return tuple(times_s)
+def _period_means(times_s: Sequence[float], period: int) -> tuple[float, ...]:
+    """Return the mean time of each period."""
     return tuple(statistics.fmean(times_s[i : i + period]) for i in range(0, len(times_s), period))
 
 
 def at_host_speed(measurement: Measurement, speed: float) -> Measurement:
-    """The measurement as of a host so many times as fast, whose device took that much longer for everything meanwhile:
-    all times are divided by it."""
+    """Return the measurement as if the host were `speed` times as fast: all times divided by `speed`. The simulated
+    device was slowed down by `speed` during the measurement, so that its times become right."""
     if speed == 1:
         return measurement
 
@@ -451,29 +460,33 @@ def at_host_speed(measurement: Measurement, speed: float) -> Measurement:
     )
 
 
-class _Layers:
-    """Tells a tool and the recorder of layers."""
+class _LayerRecorder:
+    """The receiver of a session's layers that passes them on to the recorder and to NVTX."""
 
     def __init__(self, ranges: Ranges, recorder: SpanRecorder) -> None:
         self._ranges = ranges
         self._recorder = recorder
 
     def begin(self, name: str) -> None:
+        """Begin a layer."""
         self._recorder.begin_layer(name)
         self._ranges.push(self._ranges.layer(name))
 
     def end(self) -> None:
+        """End the layer that began last."""
         self._ranges.pop()
         self._recorder.end()
 
 
-def _passed(time_s: float) -> float:
+def _positive(time_s: float) -> float:
+    """Return a step time that is above 0. Raises ClockError for any other."""
     if not time_s > 0:
         raise ClockError(f"the clock shows that a step took {time_s:g} s; expected more than 0")
     return time_s
 
 
 def _finite(loss: float | None, when: str) -> float | None:
+    """Return a loss that is finite or None. Raises LossError for any other."""
     if loss is not None and not math.isfinite(loss):
         raise LossError(f"the loss is {loss} {when}: this config does not train with these settings")
     return loss

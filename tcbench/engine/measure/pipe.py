@@ -1,7 +1,6 @@
-"""The worker's end of a job: the job comes on standard input, messages go out on a pipe of their own, one a line. And a
-worker's turns, where it steps in turns with another.
+"""The worker's side of a job: read it from standard input, send messages to a pipe, and alternate with another worker.
 
-`tcbench.core.process` is the other end. Knows nothing of what a job is."""
+`tcbench.core.process` is the other side. This module does not know what a job is."""
 
 import contextlib
 import ctypes
@@ -26,8 +25,8 @@ Job = TypeVar("Job")
 
 
 def serve(decode: Callable[[bytes], Job], run: Callable[[Job, Callable[[Any], None]], Any]) -> None:
-    """Do the job that stands on standard input. The first argument is the pipe's file descriptor. `run` may send
-    messages, which become JSON; the one that it returns is the last."""
+    """Do the job on standard input. `run` may send messages and returns the last one. They are written as lines of JSON
+    to the pipe, whose file descriptor is the first argument of the command line."""
     pipe = int(sys.argv[1])
     die_with_parent()
 
@@ -35,7 +34,7 @@ def serve(decode: Callable[[bytes], Job], run: Callable[[Job, Callable[[Any], No
         if isinstance(message, Stepped):
             message = msgspec.structs.replace(message, at_s=time.monotonic())
         line = msgspec.json.encode(message) + b"\n"
-        while line:  # a pipe may take less at once
+        while line:  # one write may take only a part
             line = line[os.write(pipe, line) :]
 
     send(run(decode(sys.stdin.buffer.read()), send))
@@ -44,8 +43,7 @@ def serve(decode: Callable[[bytes], Job], run: Callable[[Job, Callable[[Any], No
 
 
 def end_at_once() -> NoReturn:
-    """End this process as the system ends one: with what was printed, without what libraries take down for 0.1 to 0.4 s
-    while the next trial waits."""
+    """Flush the output and exit without the clean-up of libraries, which takes 0.1 to 0.4 s."""
     sys.stdout.flush()
     sys.stderr.flush()
     ctypes.CDLL(None).fflush(None)
@@ -53,8 +51,8 @@ def end_at_once() -> NoReturn:
 
 
 def counting_load(send: Callable[[Any], None]) -> Callable[[Any], None]:
-    """Return `send` with a message of the host's load before the one that ends the timed pass. The worker counts the
-    load itself: the runner may be stopped meanwhile and hear of the pass when it is long over."""
+    """Wrap `send` so that it sends the host's load during the timed pass before the message that ends this pass. The
+    worker measures the load itself, since the runner may learn of the end of the pass too late."""
     before: load.Counts | None = None
 
     def send_with_load(message: Any) -> None:
@@ -70,16 +68,18 @@ def counting_load(send: Callable[[Any], None]) -> Callable[[Any], None]:
 
 
 def in_turns(send: Callable[[Any], None]) -> Callable[[Any], None]:
-    """`send`, of a worker that steps in turns with another (`messages.TURNS`) with its waits: for the first turn now,
-    before anything is imported or built that would slow the other's steps, and then between blocks of the timed pass.
-    Where the other has ended nothing is waited for. What the host did meanwhile is told when that pass is over."""
+    """Wrap `send` so that this worker alternates with another one, if `messages.TURNS` is set.
+
+    It waits for its first turn now, before imports that would slow down the other's steps, and then between blocks of
+    the timed pass. It does not wait for a worker that has ended. The host's load during its own turns is sent when the
+    timed pass is over."""
     descriptors = os.environ.pop(TURNS, None)
     if descriptors is None:
         return counting_load(send)
-    come, hand_on = map(int, descriptors.split(","))
-    for descriptor in (come, hand_on):
-        os.set_inheritable(descriptor, False)  # what the step starts would keep the other waiting
-    os.read(come, 1)
+    turn_in, turn_out = map(int, descriptors.split(","))
+    for descriptor in (turn_in, turn_out):
+        os.set_inheritable(descriptor, False)  # processes that the step starts would keep the pipe open
+    os.read(turn_in, 1)
     before: load.Counts | None = None
     loads: list[HostLoad | None] = []
 
@@ -98,21 +98,21 @@ def in_turns(send: Callable[[Any], None]) -> Callable[[Any], None]:
             loads.append(load.between(before, load.counts(os.getpid())))
         time.sleep(_SETTLES_S)
         with contextlib.suppress(BrokenPipeError):
-            os.write(hand_on, YOUR_TURN)
-        os.read(come, 1)
+            os.write(turn_out, YOUR_TURN)
+        os.read(turn_in, 1)
         before = load.counts(os.getpid())
 
     return send_and_wait
 
 
 _SETTLES_S = 0.03
-"""What is decoded ahead is made within that, and threads that look for work go to sleep: before the other's turn."""
+"""A pause before the other's turn. Meanwhile prefetching ends, and threads that spin for work go to sleep."""
 
 
 def die_with_parent() -> None:
-    """Ask Linux to kill this process when its keeper dies, so that none is left behind to disturb later trials. The
-    keeper gives its process id, to find out that it died before the asking; 1 would not do for that, since in a
-    container the keeper itself may be process 1."""
+    """Make Linux kill this process when its keeper dies, so that it cannot disturb later trials. If the keeper is
+    already dead, exit now. That is recognised by the keeper's process id: a parent with the id 1 does not prove it,
+    since in a container the keeper itself may be process 1."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     keeper = os.environ.get(PARENT_PID)
     if keeper is not None and int(keeper) != os.getppid():

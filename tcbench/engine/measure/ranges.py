@@ -1,6 +1,7 @@
-"""NVTX ranges in the domain `tcbench`: one per step (payload: its number) and one per phase, so that Nsight Systems
-shows what the measuring loop did; one per layer where a session tells its layers; and marks that name the cell. With no
-tool attached the library's stand-in makes each call a no-op."""
+"""NVTX ranges, by which Nsight Systems shows steps, phases, layers and the cell.
+
+The domain `tcbench` has a range per step (payload: its number), per phase and, if the session reports them, per layer,
+and marks that name the cell. Without a tool every call does nothing."""
 
 import os
 from collections.abc import Sequence
@@ -11,16 +12,17 @@ import nvtx
 DOMAIN = "tcbench"
 STEP = "step"
 CELL_MARK = "cell "
-"""Prefix of the mark that says which cell is measured; JSON follows."""
+"""The prefix of the mark that names the cell; JSON follows."""
 
 
 def attached() -> bool:
-    """Whether a tool listens: NVTX loads the library that this variable names (NVTX's documentation, "Tools")."""
+    """Return whether a tool is attached. NVTX loads it from the library that this variable names (documentation of
+    NVTX, "Tools")."""
     return bool(os.environ.get("NVTX_INJECTION64_PATH"))
 
 
 class Ranges:
-    """Attributes are built once; push and pop are the only calls in the loop."""
+    """The ranges of a session. Their attributes are built once, so that the hot loop only calls `push` and `pop`."""
 
     def __init__(self, phases: Sequence[str]) -> None:
         domain = _domain()
@@ -32,31 +34,33 @@ class Ranges:
         self._layers: dict[str, Any] = {}
 
     def step(self, number: int) -> Any:
-        """The step's attributes, with its number as payload."""
+        """Return the attributes of a step's range, with its number as payload."""
         if self._step is not None:
             self._step.payload = number
         return self._step
 
     def layer(self, name: str) -> Any:
-        """A layer's attributes, built when it is first asked for."""
+        """Return the attributes of a layer's range."""
         if name not in self._layers:
             self._layers[name] = self._domain.get_event_attributes(message=name)
         return self._layers[name]
 
     def mark(self, text: str) -> None:
-        """A point in time with a text."""
+        """Mark this point in time with a text."""
         self._domain.mark(self._domain.get_event_attributes(message=text))
 
 
 def _domain() -> Any:
-    """The domain, where a tool listens even if it does not say so. nvtx from 0.2.12 on asks the tool whether the domain
-    is enabled (nvtxDomainIsEnabled) and hands out a stand-in when the answer is no; older tools, such as Nsight Systems
-    2022.4, know no such question and record nothing. So where a tool is attached its answer is not waited for."""
+    """Return the NVTX domain, enabled for every attached tool.
+
+    Since 0.2.12 nvtx calls nvtxDomainIsEnabled and returns a dummy domain if the answer is no. Older tools, such as
+    Nsight Systems 2022.4, do not implement that function and would record nothing. With a tool attached, this function
+    therefore makes a real domain."""
     domain = nvtx.get_domain(DOMAIN)
     library = getattr(nvtx, "_lib", None)
     if not attached() or library is None or not isinstance(domain, library.lib.DummyDomain) or not nvtx.enabled():
         return domain
-    asked = object.__new__(library.lib.Domain)
-    asked.handle = library.lib.DomainHandle(DOMAIN)
-    asked.__init__(DOMAIN)
-    return asked
+    enabled = object.__new__(library.lib.Domain)
+    enabled.handle = library.lib.DomainHandle(DOMAIN)
+    enabled.__init__(DOMAIN)
+    return enabled

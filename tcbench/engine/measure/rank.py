@@ -1,9 +1,9 @@
-"""One rank of a cell that has many: a process that a launcher started, which calls back to the runner.
+"""The process of one rank of a cell with several ranks. A launcher starts it, and it connects to the runner.
 
-Run as `python -m tcbench.rank ADDRESS` by the launcher, as often as the cell has ranks. It finds its place among them
-by MPI, joins (`tcbench.core.messages.Joined`), gets its job on the same connection, one line, and then does and sends
-what any worker does. An empty job ends it: the runner only asked who is there. It dies when the runner closes the
-connection, wherever it computes then."""
+Usage: `python -m tcbench.rank ADDRESS`, once per rank. The rank finds its number by MPI, sends
+`tcbench.core.messages.Joined`, reads its job as one line from the same connection, and then works like any worker. If
+the job is empty, it exits: the runner only wanted to know the ranks. It dies as soon as the runner closes the
+connection."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tcbench.hardware import kernel, machine
 
 
 def main() -> None:
-    """Join the runner that calls from the address, and do its job."""
+    """Connect to the runner at the address in the command line and do its job."""
     connection = connect(sys.argv[1])
     connection.settimeout(None)
     from mpi4py import MPI
@@ -46,7 +46,7 @@ def main() -> None:
         job = lines.readline().strip()
     if not job:
         return
-    # Before anything imports a library that reads these: a launcher need not hand on the environment to other hosts.
+    # Before any library that reads these is imported. A launcher may not pass the environment on to other hosts.
     cell = msgspec.json.decode(job, type=Cell)
     os.environ.update(machine.library_variables(cell.threads))
     cell = msgspec.structs.replace(cell, device=kind_of(cell.device).of_rank(cell.device, world.local_rank))
@@ -55,18 +55,18 @@ def main() -> None:
     request = msgspec.json.decode(sys.argv[2], type=ProfileRequest).for_rank(world.rank) if len(sys.argv) > 2 else None
     with entered(world):
         finished = _run(cell, joined, send, request)
-    _die_with(connection, False)  # a long message waits for room, which is such an event too
+    _die_with(connection, False)  # waiting for room for a long message would trigger it too
     send(finished)
 
 
 def _run(cell: Cell, joined: Joined, send: worker.Send, request: ProfileRequest | None) -> Finished:
-    """The cell's end at this rank, with its part in it."""
+    """Measure the cell as this rank and return the result, with facts about the ranks in its environment."""
     running: list[Session] = []
     engine = ""
 
     def pass_on(message: Message) -> None:
         nonlocal engine
-        if isinstance(message, Stepped) and message.stage == "profiled":  # it has made steps, and makes none now
+        if isinstance(message, Stepped) and message.stage == "profiled":  # the session is between steps
             engine = running[0].facts().engine
         send(message)
 
@@ -79,17 +79,18 @@ def _run(cell: Cell, joined: Joined, send: worker.Send, request: ProfileRequest 
 
 
 def _world(mpi: Any) -> World:
-    everyone, local = mpi.COMM_WORLD, _local(mpi)
-    return World(everyone.rank, everyone.size, local.rank, local.size, everyone)
+    """Return this process's position among the ranks."""
+    ranks, local = mpi.COMM_WORLD, _local(mpi)
+    return World(ranks.rank, ranks.size, local.rank, local.size, ranks)
 
 
 def _local(mpi: Any) -> Any:
-    """The ranks of this host."""
+    """Return the communicator of the ranks of this host."""
     return mpi.COMM_WORLD.Split_type(mpi.COMM_TYPE_SHARED)
 
 
 def connect(address: str) -> socket.socket:
-    """A connection to the runner at `unix:PATH` or `tcp:HOST:PORT:SECRET`."""
+    """Connect to the runner at `unix:PATH` or `tcp:HOST:PORT:SECRET`."""
     kind, _, rest = address.partition(":")
     if kind == "unix":
         connection = socket.socket(socket.AF_UNIX)
@@ -102,14 +103,14 @@ def connect(address: str) -> socket.socket:
     return connection
 
 
-def _die_with(connection: socket.socket, yes: bool) -> None:
-    """Have the kernel end this process by SIGIO when something comes on the connection, or no longer: nothing is sent
-    on it any more, so that it has been closed. No thread waits for that, and none of Python's need run."""
+def _die_with(connection: socket.socket, enabled: bool) -> None:
+    """Make the kernel end this process by SIGIO when the runner closes the connection, or stop that. It works even
+    while no Python code runs. The signal comes with any input, but the runner sends nothing more."""
     flags = fcntl.fcntl(connection, fcntl.F_GETFL)
-    if yes:
+    if enabled:
         signal.signal(signal.SIGIO, signal.SIG_DFL)
         fcntl.fcntl(connection, fcntl.F_SETOWN, os.getpid())
-    fcntl.fcntl(connection, fcntl.F_SETFL, flags | os.O_ASYNC if yes else flags & ~os.O_ASYNC)
+    fcntl.fcntl(connection, fcntl.F_SETFL, flags | os.O_ASYNC if enabled else flags & ~os.O_ASYNC)
 
 
 if __name__ == "__main__":

@@ -1,13 +1,13 @@
-"""The parts of a step's time on the host, of a cell that was not run.
+"""Rehearsal: a quick prediction of the step times of many cells on a CPU, without running trials.
 
-A cell's program is run a few times on an accelerator that times each launch where the program makes it: on the step's
-own memory, between the launches and the parts of the program that it stands between, since what the caches hold decides
-as much of its time as what is computed. What is left is the host's part. Phases that launch the same are timed once for
-all cells; in the others' steps operands are written over in the launches' place. What a feed takes to make a batch is
-timed apart. No process is started for a cell, nothing is settled, and no statistics are kept: that is a trial's.
+Each cell's program runs a few steps on an accelerator that times every launch within the step, because the content of
+the caches affects a launch as much as its computation does. The rest of the step's time is the host's. Phases with the
+same launches are timed only once for all cells. In later cells their launches are replaced by overwriting the operands,
+which leaves the caches in the same state. The input is timed separately. All cells share one process, without the
+warm-up and the statistics of a trial.
 
-Run as `python -m tcbench.engine.measure.rehearsal FD`: cells (a JSON list) in on standard input, an answer for each out
-on the pipe. docs/method.md says how well this predicts.
+Usage: `python -m tcbench.engine.measure.rehearsal FD`. It reads a JSON list of cells from standard input and writes an
+answer for each to the pipe FD. docs/method.md says how accurate the predictions are.
 """
 
 from __future__ import annotations
@@ -41,79 +41,83 @@ from tcbench.engine.work import Norm, Work
 from tcbench.hardware import load
 
 PASSES = 2
-"""Over a step and over its input, or more; after one that is not counted. The mean counts, as it does where steps are
-measured."""
+"""The least number of counted passes over a step and over its input. One uncounted pass precedes them. Their mean is
+used, as for measured steps."""
 SPENT_S = 6.0
-"""Passes go on as long as all cells together have this for their steps, and half of it for their input: few passes of
-one cell take a second or less, and on shared processors one second's speed is up to a quarter off the next one's."""
-_ALIGNED_TO = 4096
+"""Seconds that the passes over the steps of all cells take, at least; those over their inputs take half of it. A few
+passes would take a second or less per cell, and on shared CPUs the speed may change by a quarter within a second."""
+_PAGE_BYTES = 4096
 
-Instead = Callable[[Callable[[], None], Work, tuple[Array, ...]], None]
-"""What is done where a step makes a launch: it, its work and its operands."""
-
-
-def nothing(launch: Callable[[], None], work: Work, arrays: tuple[Array, ...]) -> None:
-    """Makes no launch."""
+LaunchHandler = Callable[[Callable[[], None], Work, tuple[Array, ...]], None]
+"""A function that is called in place of a launch, with the launch, its work and its operands."""
 
 
-class Observed(HostArrays):
-    """Prepares what another accelerator launches, and calls `instead` where that would be. `prepared` counts."""
+def skip_launch(launch: Callable[[], None], work: Work, arrays: tuple[Array, ...]) -> None:
+    """Do nothing in place of a launch."""
 
-    def __init__(self, other: Accelerator, threads: int) -> None:
+
+class ObservedAccelerator(HostArrays):
+    """An accelerator that prepares the launches of another one but calls `on_launch` in their place. `prepared` counts
+    the prepared launches."""
+
+    def __init__(self, inner: Accelerator, threads: int) -> None:
         super().__init__(threads)
-        self.adds_to_dgrad = other.adds_to_dgrad  # type: ignore[misc]
-        self.instead: Instead = nothing
+        self.adds_to_dgrad = inner.adds_to_dgrad  # type: ignore[misc]
+        self.on_launch: LaunchHandler = skip_launch
         self.prepared = 0
-        self._other = other
+        self._inner = inner
 
     def batch_norm(self, norm: Norm, eps: float, momentum: float) -> BatchNormRoute:
-        return self._other.batch_norm(norm, eps, momentum)
+        """Return the inner accelerator's route of a batch normalisation."""
+        return self._inner.batch_norm(norm, eps, momentum)
 
     def prepare(self, work: Work, *arrays: Array) -> Callable[[], None]:
-        launch = self._other.prepare(work, *arrays)
+        """Prepare a launch and return a function that calls `on_launch` with it."""
+        launch = self._inner.prepare(work, *arrays)
         self.prepared += 1
-        return lambda: self.instead(launch, work, arrays)
+        return lambda: self.on_launch(launch, work, arrays)
 
 
-class Making:
-    """Makes the launches. `taken_s`: what that took, which is not the host's."""
+class TimedLaunch:
+    """A launch handler that launches. `duration_s` is the time of all launches so far."""
 
     def __init__(self) -> None:
-        self.taken_s = self.pages_s = 0.0
+        self.duration_s = self.page_faults_s = 0.0
 
     def __call__(self, launch: Callable[[], None], work: Work, arrays: tuple[Array, ...]) -> None:
         begin = time.perf_counter()
         launch()
-        self.taken_s += time.perf_counter() - begin
+        self.duration_s += time.perf_counter() - begin
 
 
-class Overwriting(Making):
-    """In a launch's place its operands are written over: after it the caches hold as little of the program as after a
-    launch, and pages that were new to the process are not any more.
+class TimedOverwrite(TimedLaunch):
+    """A launch handler that overwrites a launch's operands instead of launching, so that the caches and page tables end
+    up as after the launch.
 
-    `taken_s`: what that took, which a step without launches does not take. `pages_s`: what the pages did, which it
-    does: of operands so large that each comes from the system anew, the first writing takes that much longer.
+    `duration_s` is the time of overwriting. `page_faults_s` is the part of it that a step without launches would spend
+    as well: writing to new memory pages, which large operands get from the system in every step.
     """
 
     def __call__(self, launch: Callable[[], None], work: Work, arrays: tuple[Array, ...]) -> None:
         begin = time.perf_counter()
         for operand, array in zip(work.operands, arrays, strict=True):
-            if array.nbytes < _ALIGNED_TO or operand.name == "state" or operand.dtype == "int64":
-                continue  # it fills no cache, and may be part of a state that another launch names
-            written_s = _filled_s(array)
+            if array.nbytes < _PAGE_BYTES or operand.name == "state" or operand.dtype == "int64":
+                continue  # too small to matter for the caches, or state that another launch uses
+            first_s = _fill_time_s(array)
             if array.nbytes > LARGEST_FROM_HEAP:
-                self.pages_s += max(0.0, written_s - _filled_s(array))
-        self.taken_s += time.perf_counter() - begin
+                self.page_faults_s += max(0.0, first_s - _fill_time_s(array))
+        self.duration_s += time.perf_counter() - begin
 
 
-def _filled_s(array: Array) -> float:
+def _fill_time_s(array: Array) -> float:
+    """Fill an array with zeros and return the seconds that this took."""
     begin = time.perf_counter()
     array.fill(0)
     return time.perf_counter() - begin
 
 
 def passes(spent_s: float) -> Iterator[int]:
-    """The number of each pass, until there are enough and they took so many seconds. The first is not to be counted."""
+    """Yield the numbers of passes until there are enough and `spent_s` seconds are over. Pass 0 does not count."""
     begin = time.perf_counter()
     for number in itertools.count():
         if number > PASSES and time.perf_counter() - begin >= spent_s:
@@ -123,28 +127,28 @@ def passes(spent_s: float) -> Iterator[int]:
 
 @dataclass
 class Rehearsals:
-    """Cells of one device and one number of threads, each rehearsed when it is asked for. What several have in common
-    is timed once. `spent_s`: seconds that passes over a cell's steps may take."""
+    """Rehearsals of cells of the same device and number of threads. Phases and inputs that cells have in common are
+    timed once. The passes over a cell's step take `spent_s` seconds."""
 
     spent_s: float = 0.0
     device_s: dict[Hashable, float] = field(default_factory=dict)
     input: dict[Hashable, tuple[float, bool]] = field(default_factory=dict)
 
-    def of(self, cell: Cell) -> StepTime:
-        """The parts of a cell's step. Raises TcbenchError where its backend cannot tell them."""
+    def rehearse(self, cell: Cell) -> StepTime:
+        """Return the parts of a cell's step time. Raises TcbenchError if its backend cannot be rehearsed."""
         began = load.own_counts()
         site = kind_of(cell.device).open(cell.device, cell.cudnn, cell.threads)
-        its_backend = backend(cell.backend)
-        accelerator = Observed(site.accelerator, cell.threads)
-        stand_in = replace(site, accelerator=accelerator)
-        session = _opened(its_backend, cell, stand_in, make_synthetic_feed)
+        cell_backend = backend(cell.backend)
+        accelerator = ObservedAccelerator(site.accelerator, cell.threads)
+        observed_site = replace(site, accelerator=accelerator)
+        session = _open_session(cell_backend, cell, observed_site, make_synthetic_feed)
         try:
-            # What is made at a first launch lies where it would in a run. Without, the steps that follow take up to a
-            # quarter longer.
-            accelerator.instead = Making()
+            # Real launches in the first step put their buffers where a run would have them. Without them the following
+            # steps take up to a quarter longer.
+            accelerator.on_launch = TimedLaunch()
             for _ in range(SETTLING_STEPS):
                 _run(session.phases)
-                accelerator.instead = nothing
+                accelerator.on_launch = skip_launch
             period = session.facts().period
             gc.collect()
             gc.freeze()  # as a trial does before its timed pass
@@ -152,7 +156,7 @@ class Rehearsals:
         finally:
             gc.unfreeze()
             session.close()
-        input_s, overlapped = self._input(its_backend, cell, stand_in)
+        input_s, overlapped = self._input(cell_backend, cell, observed_site)
         return StepTime(
             device_s=device_s / period,
             host_s=host_s / period,
@@ -162,32 +166,32 @@ class Rehearsals:
             lost=0.0 if (meanwhile := load.between(began, load.own_counts())) is None else meanwhile.lost,
         )
 
-    def _step(self, phases: Sequence[Phase], accelerator: Observed) -> tuple[float, float]:
-        """Seconds of the launches, and of the program beside them. Phases that launch what another's did take what
-        that one's took: so that what tells two configs apart is not how noisy the machine was when each was timed."""
-        launched = [launches(phase, accelerator) for phase in phases]
-        kinds = [Overwriting if key in self.device_s else Making for key in launched]
+    def _step(self, phases: Sequence[Phase], accelerator: ObservedAccelerator) -> tuple[float, float]:
+        """Return the seconds per period of the launches and of the rest of the program. Phases with the same launches
+        get the same launch time, so that configs do not differ by the noise of the machine."""
+        keys = [launches(phase, accelerator) for phase in phases]
+        kinds = [TimedOverwrite if key in self.device_s else TimedLaunch for key in keys]
         times_s = []
         for _ in passes(self.spent_s):
-            times_s.append(taken := np.empty((len(phases), 2)))
+            times_s.append(pass_s := np.empty((len(phases), 2)))
             for number, (phase, kind) in enumerate(zip(phases, kinds, strict=True)):
-                accelerator.instead = watch = kind()
-                whole_s = _run([phase])
-                taken[number] = watch.taken_s, whole_s - watch.taken_s + watch.pages_s
+                accelerator.on_launch = handler = kind()
+                phase_s = _run([phase])
+                pass_s[number] = handler.duration_s, phase_s - handler.duration_s + handler.page_faults_s
         means_s = np.mean(times_s[1:], axis=0)
-        for key, device_s in zip(launched, means_s[:, 0], strict=True):
+        for key, device_s in zip(keys, means_s[:, 0], strict=True):
             self.device_s.setdefault(key, float(device_s))
-        return sum(map(self.device_s.__getitem__, launched)), float(means_s[:, 1].sum())
+        return sum(map(self.device_s.__getitem__, keys)), float(means_s[:, 1].sum())
 
-    def _input(self, its_backend: Backend, cell: Cell, site: OpenDevice) -> tuple[float, bool]:
-        """Seconds that a batch takes, and whether it is made beside the step: by threads that take the processors from
-        what computes, whose time over those counts then."""
+    def _input(self, cell_backend: Backend, cell: Cell, site: OpenDevice) -> tuple[float, bool]:
+        """Return the seconds of preparing a batch, and whether threads prepare it while the step runs. Then the result
+        is their CPU time divided by the cell's number of threads, since they take that time from the computation."""
         if cell.input.kind == "synthetic":
             return 0.0, False
-        feeding = tuple(name for name in cell.rungs if type(its_backend.RUNGS[name]).feed is not Rung.feed)
-        key = (cell.input, cell.batch_size, cell.image_size, feeding)
+        feed_rungs = tuple(name for name in cell.rungs if type(cell_backend.RUNGS[name]).feed is not Rung.feed)
+        key = (cell.input, cell.batch_size, cell.image_size, feed_rungs)
         if key not in self.input:
-            session = _opened(its_backend, cell, site, None)
+            session = _open_session(cell_backend, cell, site, None)
             try:
                 depth = session.facts().prefetch_depth
                 io = [phase for phase in session.phases if phase.name == INPUT]
@@ -195,35 +199,35 @@ class Rehearsals:
                     _run(io)
                 times_s = []
                 for _ in passes(self.spent_s / 2):
-                    used_s = time.process_time()
-                    taken_s = _run(io)
-                    times_s.append((time.process_time() - used_s) / cell.threads if depth else taken_s)
+                    began_s = time.process_time()
+                    elapsed_s = _run(io)
+                    times_s.append((time.process_time() - began_s) / cell.threads if depth else elapsed_s)
             finally:
                 session.close()
             self.input[key] = statistics.fmean(times_s[1:]), bool(depth)
         return self.input[key]
 
 
-def _opened(
-    its_backend: Backend, cell: Cell, site: OpenDevice, make_feed: Callable[[FeedSpec], Feed] | None
+def _open_session(
+    cell_backend: Backend, cell: Cell, site: OpenDevice, make_feed: Callable[[FeedSpec], Feed] | None
 ) -> Session:
-    """A cell's session, whose weights are of the right size and quickly drawn: nobody looks at what they learn."""
+    """Open a cell's session with quickly drawn initial weights, whose values do not matter here."""
     with initial.use_source(cell.seed, initial.RepeatedRandomState(cell.seed)):
-        return its_backend.open_on(cell, site, make_feed)
+        return cell_backend.open_on(cell, site, make_feed)
 
 
-def launches(phase: Phase, accelerator: Observed) -> Hashable:
-    """What a phase launches, in its order, and whether each launch is prepared anew: behind a program that looks it up
-    and binds it, work finds less of its operands in the caches."""
+def launches(phase: Phase, accelerator: ObservedAccelerator) -> Hashable:
+    """Return a key of a phase's launches: their works in order, and whether most launches are prepared each time. After
+    a program that prepares a launch, the launch finds fewer of its operands in the caches."""
     keys: list[str] = []
-    accelerator.instead = lambda _, work, __: keys.append(work.key)
+    accelerator.on_launch = lambda _, work, __: keys.append(work.key)
     before = accelerator.prepared
     phase.run()
     return tuple(keys), accelerator.prepared - before > len(keys) // 2
 
 
 def _run(phases: Sequence[Phase]) -> float:
-    """Run phases in order; the seconds that they took."""
+    """Run phases in order and return the seconds that they took."""
     begin = time.perf_counter()
     for phase in phases:
         phase.run()
@@ -231,12 +235,12 @@ def _run(phases: Sequence[Phase]) -> float:
 
 
 def answers(cells: Sequence[Cell]) -> Iterator[StepTimeOrReason]:
-    """An answer for each cell, in order."""
+    """Yield for each cell, in order, the parts of its step time or the reason why they are unknown."""
     rehearsals = Rehearsals(SPENT_S / len(cells))
     for cell in cells:
         try:
-            yield rehearsals.of(cell)
-        except (TcbenchError, ImportError) as error:  # of one cell: the others go on
+            yield rehearsals.rehearse(cell)
+        except (TcbenchError, ImportError) as error:  # the other cells may work
             yield " ".join(str(error).split())
         except MemoryError:
             yield (
@@ -246,13 +250,13 @@ def answers(cells: Sequence[Cell]) -> Iterator[StepTimeOrReason]:
 
 
 def main() -> None:
-    """Rehearse the cells that stand on standard input."""
+    """Rehearse the cells on standard input."""
 
     def work(cells: list[Cell], send: Callable[[StepTimeOrReason], None]) -> StepTimeOrReason:
-        told = answers(cells)
+        step_times = answers(cells)
         for _ in cells[1:]:
-            send(next(told))
-        return next(told)
+            send(next(step_times))
+        return next(step_times)
 
     serve(msgspec.json.Decoder(list[Cell]).decode, work)
 

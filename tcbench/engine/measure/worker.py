@@ -1,8 +1,8 @@
-"""The worker process: one Cell (JSON) in on standard input, messages and one result out on a pipe.
+"""The worker process: it reads a Cell from standard input and sends messages and one result to a pipe.
 
-Run as `python -m tcbench.worker FD [PROFILE]`; PROFILE is a ProfileRequest (JSON), which asks for a recording of the
-profiled pass in a file of its own. Owns turning whatever happens into a Finished message; the runner turns that, or its
-absence, into a Record. Standard output and error are free for libraries to write to: they become the log."""
+Usage: `python -m tcbench.worker FD [PROFILE]`. PROFILE is a ProfileRequest in JSON, which asks for a recording of the
+profiled pass. Whatever happens becomes a Finished message. The runner makes a Record from it, or from its absence.
+Libraries may print to standard output and error, which become the log."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ Send = Callable[[Message], None]
 
 
 def main() -> None:
-    """Run the cell that stands on standard input."""
+    """Measure the cell on standard input."""
     request = msgspec.json.decode(sys.argv[2], type=ProfileRequest) if len(sys.argv) > 2 else None
     cores = affinity.first(messages.core_limit())
 
@@ -53,10 +53,11 @@ def main() -> None:
 def run(
     cell: Cell, send: Send, request: ProfileRequest | None = None, opened: Callable[[Session], None] = lambda _: None
 ) -> Finished:
-    """Build and measure one cell; never raises but on a signal. `opened` is called with its session before it runs."""
+    """Build and measure a cell. Errors become part of the result. `opened` is called with the session before its first
+    step."""
     environment: Environment | None = None
     token = SEND.set(send)
-    gc.disable()  # until the first step: what is imported and built is a lot, and none of it garbage
+    gc.disable()  # until the first step: imports and building make many objects and no garbage
     try:
         send(Building("imports", os.getpid()))
         from tcbench.engine.backends import initial
@@ -64,7 +65,7 @@ def run(
         draws = not cell.is_own and kind_of(cell.device).simulates is None
         with initial.prefetch(cell.seed) if draws else contextlib.nullcontext():
             environment = describe(cell)
-            measurement = measured(cell, send, request, environment.device_name, opened)
+            measurement = measure_cell(cell, send, request, environment.device_name, opened)
         if cell.is_own:
             loaded = machine.sources(machine.loaded_files())
             environment = msgspec.structs.replace(environment, sources=loaded)
@@ -77,16 +78,17 @@ def run(
 
 
 def _drives_device(cell: Cell) -> bool:
-    """Whether a real device computes the cell, with an input of ours: a user's own step starts its own threads."""
+    """Return whether a real device computes the cell with tcbench's own input."""
     kind = kind_of(cell.device)
     return not (kind.is_host or kind.simulates or cell.is_own)
 
 
 def run_beside_feed(cell: Cell, send: Send, request: ProfileRequest | None = None) -> Finished:
-    """Run as `run` does, with a core that threads started while the session is built, such as the input's, do not use:
-    the thread that drives the device finds it free. This thread is not bound to that core, since libraries that start
-    their threads at the first call (OpenCV, OpenMP) would get it alone for all of them."""
-    machine.usable_cpus()  # before this process binds itself, as in `run_on`
+    """Build and measure a cell while keeping one core free for the thread that drives the device.
+
+    Threads that are started while the session is built, such as the input's, do not use that core. The driving thread
+    itself is not bound to it: libraries that start threads at their first call (OpenCV, OpenMP) would inherit that."""
+    machine.usable_cpus()  # caches the number before this process binds itself
     processors = affinity.first()
     affinity.bind(affinity.split_core(processors)[1])
     return run(cell, send, request, lambda _: affinity.bind(processors))
@@ -100,18 +102,18 @@ def run_on(
     rank: int = 0,
     opened: Callable[[Session], None] = lambda _: None,
 ) -> Finished:
-    """The same as one rank, on these processors (none: not bound), with its part in the measurement. Where a device
-    computes, the thread that drives it has a processor of its own, and those of the feed have the others."""
-    machine.usable_cpus()  # before this process binds itself, so that its machine has the name that it has otherwise
-    apart = not kind_of(cell.device).is_host and len(cores) > 1
-    driver, feed = affinity.split_core(cores) if apart else (cores, cores)
+    """Build and measure a cell as one rank on these cores (empty: not bound), with the rank's part in the measurement.
+    If a device computes, the thread that drives it gets one core, and the threads of the input get the others."""
+    machine.usable_cpus()  # caches the number before this process binds itself; the machine's name depends on it
+    splits = not kind_of(cell.device).is_host and len(cores) > 1
+    driver, feed = affinity.split_core(cores) if splits else (cores, cores)
     affinity.bind(feed)
 
-    def bound(session: Session) -> None:
+    def bind_driver(session: Session) -> None:
         affinity.bind(driver)
         opened(session)
 
-    finished = run(cell, send, request, bound)
+    finished = run(cell, send, request, bind_driver)
     measurement = finished.measurement
     if measurement is None:
         return finished
@@ -128,32 +130,32 @@ def run_on(
 
 
 def failure(cell: Cell, error: Exception) -> tuple[Literal["oom", "failed"], str]:
-    """The status of a job that raised this, and the reason on one line. What is no message for users is printed, so
-    that it stands in the log."""
+    """Return the status of a job that raised this error, and the reason on one line. The traceback of an unexpected
+    error is printed, and so becomes part of the log."""
     if isinstance(error, TcbenchError):
         return "failed", _line(error) or type(error).__name__
     traceback.print_exc()
-    spent = _out_of_memory(cell, error)
-    if spent is not None:
-        return "oom", f"out of memory: {_line(spent) or 'an allocation failed'}"
+    memory_error = _memory_error(cell, error)
+    if memory_error is not None:
+        return "oom", f"out of memory: {_line(memory_error) or 'an allocation failed'}"
     notes = [" ".join(note.split()) for note in getattr(error, "__notes__", ())]
     where = "".join(f" ({note})" for note in notes)
     return "failed", f"{type(error).__name__}: {_line(error)}{where}"
 
 
-def measured(
+def measure_cell(
     cell: Cell, send: Send, request: ProfileRequest | None, device_name: str, opened: Callable[[Session], None]
 ) -> Measurement:
-    """Open the cell's session, measure it, close it; leave the recording that was asked for."""
+    """Open the cell's session, measure it and close it, and write the recording if one is requested."""
     from tcbench.engine.backends import backend
     from tcbench.engine.measure import loop, ranges
 
-    the_backend = backend(cell.backend)
-    unknown = the_backend.RUNGS.problem(cell.rungs)
-    if unknown:  # where another version of tcbench made the cell
-        raise ScenarioError(f"config '{cell.config}': {unknown}")
+    cell_backend = backend(cell.backend)
+    problem = cell_backend.RUNGS.problem(cell.rungs)
+    if problem:  # possible if another version of tcbench made the cell
+        raise ScenarioError(f"config '{cell.config}': {problem}")
     activities = kind_of(cell.device).activities() if request is not None and request.activities else None
-    # Without them the counted steps tell the phases of what computes on the host.
+    # Without recorders, and on the host, no profiled pass is necessary.
     profiling = (
         None
         if request is None and not ranges.attached()
@@ -165,7 +167,7 @@ def measured(
         )
     )
     send(Building("model and input"))
-    session = the_backend.open_session(cell)
+    session = cell_backend.open_session(cell)
     try:
         opened(session)
         gc.freeze()
@@ -176,7 +178,7 @@ def measured(
         if phase is not None:
             error.add_note(f"in phase '{phase}'")
         with contextlib.suppress(Exception):
-            session.close()  # which may fail after that, and would say less
+            session.close()  # may raise a consequential error, which would say less
         raise
     session.close()
     measurement = loop.at_host_speed(measurement, cell.host_speed)
@@ -197,7 +199,8 @@ def measured(
 
 
 def _raised_in(error: Exception, phases: Sequence[Phase]) -> str | None:
-    """The phase whose function the error came through: known by its code, so that the hot loop need not watch."""
+    """Return the phase whose function raised the error. It is found in the traceback, so that the hot loop need not
+    keep track."""
     for frame, _ in traceback.walk_tb(error.__traceback__):
         for phase in phases:
             if frame.f_code is getattr(phase.run, "__code__", None):
@@ -207,16 +210,17 @@ def _raised_in(error: Exception, phases: Sequence[Phase]) -> str | None:
 
 @contextlib.contextmanager
 def _profilers(cell: Cell, activities: Activities | None) -> Iterator[None]:
-    """Hold around the profiled pass what lets tools record: an outside one, and the activities' recorder. The recorder
-    comes first: CUPTI makes the first call that it sees in a thread wait until a buffer has been made and zeroed
-    (CUPTI_ACTIVITY_ATTR_ZEROED_OUT_ACTIVITY_BUFFER), and that shall be `profiled`'s and not the first step's."""
+    """Make an external profiler and the recorder of activities record while the context lasts.
+
+    The recorder starts first: CUPTI delays the first call in each thread until it has allocated and zeroed a buffer
+    (CUPTI_ACTIVITY_ATTR_ZEROED_OUT_ACTIVITY_BUFFER). That call is then made by `profiled` and not by the first step."""
     recording = contextlib.nullcontext() if activities is None else activities.recording()
     with recording, kind_of(cell.device).profiled():
         yield
 
 
 def _title(cell: Cell, device_name: str) -> str:
-    """The cell as a tool's report names it (`tcbench.tracing.nsys` reads it)."""
+    """Return the JSON by which a tool's report identifies the cell (`tcbench.tracing.nsys` reads it)."""
     title = Title(
         label=cell.label, device=cell.device, device_name=device_name, batch_size=cell.batch_size, unit=cell.unit
     )
@@ -224,29 +228,28 @@ def _title(cell: Cell, device_name: str) -> str:
 
 
 def describe(cell: Cell) -> Environment:
-    """The facts of this machine and its libraries, as this process sees them."""
-    git = threading.Thread(target=machine.commit)  # it answers beside what is imported here, and is asked once
+    """Return the facts about this machine and its libraries, as this process sees them."""
+    git = threading.Thread(target=machine.commit)  # runs git during the imports; the answer is cached
     git.start()
     from tcbench.core.record import DEFAULT_BACKEND
     from tcbench.engine.accelerators import device
     from tcbench.engine.backends import backend
 
-    the_backend = backend(cell.backend)
-    here = device.find_device(cell.device, dict.fromkeys(the_backend.DEVICES))
+    cell_backend = backend(cell.backend)
+    target = device.find_device(cell.device, dict.fromkeys(cell_backend.DEVICES))
     kind = kind_of(cell.device)
-    launches = cell.backend == DEFAULT_BACKEND  # any other computes by libraries of its own
-    emulated = the_backend.RUNGS.emulated(cell.rungs, here.instructions)
-    facts: dict[str, Any] = {"machine": here.machine, "device_name": here.title, "blas": _blas()}
+    emulated = cell_backend.RUNGS.emulated(cell.rungs, target.instructions)
+    facts: dict[str, Any] = {"machine": target.machine, "device_name": target.title, "blas": _blas()}
     facts |= {"gpu": kind.facts(cell.device), "simulated": kind.simulated(cell.device, cell.host_speed)}
-    if launches:
+    if cell.backend == DEFAULT_BACKEND:  # other backends do not use tcbench's accelerators
         facts |= {"accelerator": kind.library(), "shortfall": kind.shortfall()}
     git.join()
-    return machine.environment(the_backend.PACKAGES, emulated=emulated, **facts)
+    return machine.environment(cell_backend.PACKAGES, emulated=emulated, **facts)
 
 
 def _blas() -> str:
-    """The BLAS that NumPy calls, with its version and kernels; loads NumPy. Where its wheel brings none, all that are
-    loaded, in an order of their own: threadpoolctl's differs from process to process."""
+    """Return the name, version and kernels of the BLAS that NumPy uses. If NumPy's wheel contains none, return all BLAS
+    libraries that are loaded, sorted, since threadpoolctl's order varies."""
     import numpy  # noqa: F401  (loads the library that threadpoolctl then finds)
     import threadpoolctl
 
@@ -260,14 +263,14 @@ def _blas() -> str:
     )
 
 
-def _out_of_memory(cell: Cell, error: Exception) -> Exception | None:
-    """The error that says that memory was spent, the host's or the device's, if this is what happened."""
-    spent = kind_of(cell.device).out_of_memory(cell.device, error)
-    return spent or (error if isinstance(error, MemoryError) else None)
+def _memory_error(cell: Cell, error: Exception) -> Exception | None:
+    """Return the error that reports that the host or the device ran out of memory, if that is the cause."""
+    device_error = kind_of(cell.device).out_of_memory(cell.device, error)
+    return device_error or (error if isinstance(error, MemoryError) else None)
 
 
 def _line(error: BaseException) -> str:
-    """The error's message on one line."""
+    """Return the error's message on one line."""
     return " ".join(str(error).split())
 
 

@@ -425,7 +425,7 @@ class Queued(FakeSession):
 
 def needed_s(session: Queued, period: int = 1) -> float | None:
     now = lambda: session.host_now  # noqa: E731
-    return loop.needed_on_device(session, Ranges(["io", "forward"]), 4, session.clock.stall, period, now)
+    return loop.device_busy_s(session, Ranges(["io", "forward"]), 4, session.clock.stall, period, now)
 
 
 def test_what_a_device_needs_is_found_behind_a_stall_though_it_waits_for_its_host(monkeypatch):
@@ -497,7 +497,7 @@ def test_a_measurement_has_what_the_device_needs_where_nothing_is_recorded(monke
     settings = msgspec.structs.replace(SETTINGS, max_time_s=20.0)
     session = Queued()
     monkeypatch.setattr(loop.time, "perf_counter", lambda: session.host_now)
-    monkeypatch.setattr(loop, "needed_on_device", functools.partial(loop.needed_on_device, now=loop.time.perf_counter))
+    monkeypatch.setattr(loop, "device_busy_s", functools.partial(loop.device_busy_s, now=loop.time.perf_counter))
     monkeypatch.setattr(loop, "_STALL_MOST_S", 100.0)
     assert loop.measure(session, settings).busy_s == pytest.approx(0.4)
     assert loop.measure(session, settings, profiling=loop.Profiling()).busy_s is None

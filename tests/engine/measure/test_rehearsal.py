@@ -18,7 +18,7 @@ from tcbench.engine.backends import backend
 from tcbench.engine.feeds import generated
 from tcbench.engine.feeds.synthetic import make_synthetic_feed
 from tcbench.engine.measure import rehearsal
-from tcbench.engine.measure.rehearsal import Observed, Rehearsals
+from tcbench.engine.measure.rehearsal import ObservedAccelerator, Rehearsals
 from tcbench.engine.session import Phase, Session
 from tcbench.engine.work import Operand, Work
 
@@ -33,18 +33,18 @@ def cell_of(config: str = "fp32", **changes: Any) -> Cell:
 
 
 def observed(monkeypatch: pytest.MonkeyPatch, cell: Cell) -> list[list[str]]:
-    """The works of each pass over a cell's step, made or not."""
+    """Return the works of each pass over a cell's step, launched or not."""
     seen: list[list[str]] = []
 
-    class Noted(rehearsal.Making):
+    class RecordingLaunch(rehearsal.TimedLaunch):
         def __call__(self, launch: Callable[[], None], work: Work, arrays: tuple[Any, ...]) -> None:
             seen[-1].append(work.key)
             super().__call__(launch, work, arrays)
 
-    monkeypatch.setattr(rehearsal, "Making", Noted)
+    monkeypatch.setattr(rehearsal, "TimedLaunch", RecordingLaunch)
     monkeypatch.setattr(rehearsal, "passes", lambda _: (seen.append([]) or number for number in range(2)))
     seen.append([])
-    Rehearsals().of(cell)
+    Rehearsals().rehearse(cell)
     return seen
 
 
@@ -76,7 +76,7 @@ def test_it_trains_the_network_that_it_times() -> None:
     """Numbers decide how fast work on them is: zeros are quick."""
     cell = cell_of(BEST)
     losses = []
-    watch = rehearsal.Making.__call__
+    watch = rehearsal.TimedLaunch.__call__
 
     def call(self: Any, launch: Callable[[], None], work: Work, arrays: tuple[Any, ...]) -> None:
         watch(self, launch, work, arrays)
@@ -84,28 +84,28 @@ def test_it_trains_the_network_that_it_times() -> None:
             losses.append(float(arrays[-1].reshape(-1)[0]))
 
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(rehearsal.Making, "__call__", call)
-        Rehearsals().of(cell)
+        patched.setattr(rehearsal.TimedLaunch, "__call__", call)
+        Rehearsals().rehearse(cell)
     assert np.isfinite(losses).all() and len(set(losses)) == len(losses) > rehearsal.PASSES
 
 
 def test_what_was_timed_is_written_over_and_not_launched_again(monkeypatch: pytest.MonkeyPatch) -> None:
     several = Rehearsals()
-    several.of(cell_of())
-    made: list[str] = []
-    watch = rehearsal.Making.__call__
+    several.rehearse(cell_of())
+    launched: list[str] = []
+    watch = rehearsal.TimedLaunch.__call__
 
     def call(self: Any, launch: Callable[[], None], work: Work, arrays: tuple[Any, ...]) -> None:
-        made.append(work.name)
+        launched.append(work.name)
         watch(self, launch, work, arrays)
 
-    monkeypatch.setattr(rehearsal.Making, "__call__", call)
+    monkeypatch.setattr(rehearsal.TimedLaunch, "__call__", call)
     monkeypatch.setattr(rehearsal, "SETTLING_STEPS", 2)
-    several.of(cell_of(seed=1))
-    once = len(made)
-    several.of(cell_of("fp32+batched"))
-    again = made[once:]
-    assert made[:once].count("mean_loss") == 1  # the first of the settling steps
+    several.rehearse(cell_of(seed=1))
+    once = len(launched)
+    several.rehearse(cell_of("fp32+batched"))
+    again = launched[once:]
+    assert launched[:once].count("mean_loss") == 1  # the first of the settling steps
     assert again.count("mean_loss") == 1 and again.count("batched_update") > rehearsal.PASSES
 
 
@@ -123,15 +123,15 @@ def test_the_program_is_timed_beside_launches_that_write_over_their_operands(mon
             clock[0] += 1 + self.pages
             self.pages = 0.0
 
-    class Told:
+    class FakeWork:
         key = "told"
         operands = tuple(Operand(name, (1,), dtype, "out") for name, dtype in (("x", "float32"), ("table", "int64")))
 
-    accelerator = Observed(kind_of("cpu").open("cpu", cell_of().cudnn, 1).accelerator, 1)
+    accelerator = ObservedAccelerator(kind_of("cpu").open("cpu", cell_of().cudnn, 1).accelerator, 1)
 
     def step() -> None:
         for nbytes in (heap.LARGEST_FROM_HEAP, heap.LARGEST_FROM_HEAP + 1):
-            accelerator.instead(lambda: None, Told(), (Memory(nbytes), np.zeros(1000)))  # type: ignore[arg-type]
+            accelerator.on_launch(lambda: None, FakeWork(), (Memory(nbytes), np.zeros(1000)))  # type: ignore[arg-type]
         clock[0] += 10
 
     phases = [Phase("forward", step)]
@@ -143,9 +143,9 @@ def test_launches_that_are_bound_anew_are_not_those_that_are_made_again() -> Non
     """Behind a program they find less of their operands in the caches."""
     several = Rehearsals()
     rungs = "fp32+batched+nhwc+fused"
-    several.of(cell_of(rungs))
+    several.rehearse(cell_of(rungs))
     before = len(several.device_s)
-    several.of(cell_of(f"{rungs}+static_graph"))
+    several.rehearse(cell_of(f"{rungs}+static_graph"))
     assert len(several.device_s) > before
     assert {key[0] for key in [*several.device_s][before:]} <= {key[0] for key in [*several.device_s][:before]}  # type: ignore[index]
 
@@ -165,22 +165,22 @@ def test_no_garbage_of_what_was_built_is_looked_for_in_steps_that_are_timed(monk
     frozen: list[int] = []
     passes = rehearsal.passes
     monkeypatch.setattr(rehearsal, "passes", lambda s: (frozen.append(gc.get_freeze_count()) or n for n in passes(s)))
-    Rehearsals().of(cell_of())
+    Rehearsals().rehearse(cell_of())
     assert min(frozen) > 0 == gc.get_freeze_count()
 
 
 def test_cells_share_the_time_of_their_passes(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[float] = []
-    monkeypatch.setattr(Rehearsals, "of", lambda self, _: seen.append(self.spent_s))
+    monkeypatch.setattr(Rehearsals, "rehearse", lambda self, _: seen.append(self.spent_s))
     assert [*rehearsal.answers([cell_of()] * 3)] and [*rehearsal.answers([cell_of()])]
     assert seen == [pytest.approx(seen[-1] / 3)] * 3 + [rehearsal.SPENT_S]
 
 
 def test_what_cells_have_in_common_is_timed_once() -> None:
     several = Rehearsals()
-    base, synthetic = several.of(cell_of()), several.of(cell_of(seed=1))
+    base, synthetic = several.rehearse(cell_of()), several.rehearse(cell_of(seed=1))
     assert base.device_s == synthetic.device_s
-    batched = several.of(cell_of("fp32+batched"))
+    batched = several.rehearse(cell_of("fp32+batched"))
     assert batched.device_s != base.device_s
     assert len(several.device_s) == 5  # forward, backward, two updates, and a phase that launches nothing
 
@@ -188,9 +188,9 @@ def test_what_cells_have_in_common_is_timed_once() -> None:
 def test_a_feed_of_images_is_timed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("TCBENCH_CACHE", str(tmp_path))
     monkeypatch.setattr(generated.generate, "__kwdefaults__", {"n_files": 4, "progress": None, "workers": 1})
-    parts = Rehearsals().of(msgspec.structs.replace(cell_of(), input=Input(kind="generated")))
+    parts = Rehearsals().rehearse(msgspec.structs.replace(cell_of(), input=Input(kind="generated")))
     assert parts.input_s > 1e-4 and not parts.overlapped
-    assert Rehearsals().of(cell_of()).input_s == 0.0
+    assert Rehearsals().rehearse(cell_of()).input_s == 0.0
 
 
 @pytest.mark.parametrize(
@@ -207,15 +207,15 @@ def test_a_feed_of_images_is_timed(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
 def test_what_cannot_be_rehearsed_says_why_and_leaves_the_others_alone(
     monkeypatch: pytest.MonkeyPatch, error: Exception, says: str
 ) -> None:
-    def opened(its_backend: object, cell: Cell, *rest: Any) -> Session:
+    def opened(cell_backend: object, cell: Cell, *rest: Any) -> Session:
         if cell.batch_size == 3:
             raise error
-        return given(its_backend, cell, *rest)
+        return open_session(cell_backend, cell, *rest)
 
-    given = rehearsal._opened
-    monkeypatch.setattr(rehearsal, "_opened", opened)
+    open_session = rehearsal._open_session
+    monkeypatch.setattr(rehearsal, "_open_session", opened)
     cells = [cell_of("fp32", backend="torch"), cell_of(batch_size=3), cell_of()]
-    of_torch, failed, told = rehearsal.answers(cells)
-    assert isinstance(of_torch, str) and "PyTorch" in of_torch
+    torch_reason, failed, predicted = rehearsal.answers(cells)
+    assert isinstance(torch_reason, str) and "PyTorch" in torch_reason
     assert failed == says
-    assert isinstance(told, StepTime) and told.step_s > 0
+    assert isinstance(predicted, StepTime) and predicted.step_s > 0

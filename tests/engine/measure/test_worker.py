@@ -35,7 +35,7 @@ def run(monkeypatch, outcome, sent=None, cell=None):
         send(Stepped("timed", 6, 0.1))
         return outcome
 
-    monkeypatch.setattr(worker, "measured", measured)
+    monkeypatch.setattr(worker, "measure_cell", measured)
     return worker.run(cell or factories.make_cell(), (sent if sent is not None else []).append)
 
 
@@ -89,7 +89,7 @@ def test_an_own_step_tells_a_digest_of_each_of_its_files(tmp_path, monkeypatch):
 
 def test_what_is_deep_inside_a_step_may_send_messages_while_a_worker_runs(monkeypatch):
     sent, tuning = [], Tuning(1, 0.5, 60.0)
-    monkeypatch.setattr(worker, "measured", lambda *_: SEND.get()(tuning) or factories.make_measurement())
+    monkeypatch.setattr(worker, "measure_cell", lambda *_: SEND.get()(tuning) or factories.make_measurement())
     worker.run(factories.make_cell(), sent.append)
     SEND.get()(tuning)
     assert sent[1:] == [tuning]
@@ -101,7 +101,7 @@ def test_the_base_of_many_ranks_stays_on_as_many_processors_as_one_of_them(monke
     monkeypatch.setenv(messages.CORES, "1")
     monkeypatch.setattr("sys.argv", ["worker", "3"])
     monkeypatch.setattr(affinity, "bind", bound.append)
-    monkeypatch.setattr(worker, "measured", lambda *given: given[-1](None) or factories.make_measurement())
+    monkeypatch.setattr(worker, "measure_cell", lambda *given: given[-1](None) or factories.make_measurement())
     monkeypatch.setattr(worker, "serve", lambda _, work: finished.append(work(factories.make_cell(), print)))
     worker.main()
     (part,) = finished[0].measurement.ranks
@@ -136,7 +136,7 @@ def test_one_rank_leaves_the_thread_that_drives_a_device_a_core_and_its_record_i
     monkeypatch.setattr(affinity.os, "sched_getaffinity", lambda _: {0, 1, 2, 3})
     monkeypatch.setattr(affinity, "_place", lambda processor: (0, processor // 2, processor))
     monkeypatch.setattr(worker, "describe", lambda cell: factories.make_environment())
-    monkeypatch.setattr(worker, "measured", lambda *given: given[-1](None) or factories.make_measurement())
+    monkeypatch.setattr(worker, "measure_cell", lambda *given: given[-1](None) or factories.make_measurement())
     monkeypatch.setattr(worker, "serve", lambda _, work: finished.append(work(cell, lambda message: None)))
     worker.main()
     assert binds == bound

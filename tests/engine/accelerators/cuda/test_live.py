@@ -257,11 +257,11 @@ def test_what_a_step_needs_is_found_though_a_stalled_stream_takes_only_some_laun
             run_step(session)
         ranges = Ranges([phase.name for phase in session.phases])
         with pytest.raises(AssertionError, match="blocks the host"):
-            loop.needed_on_device(session, ranges, 3, clock.stall)
+            loop.device_busy_s(session, ranges, 3, clock.stall)
         clock.stream.synchronize()
         monkeypatch.setattr(loop, "_LAYERS_BEHIND_STALL", 4)
         # By a clock that stands still the host is never late, however busy the machine is.
-        assert loop.needed_on_device(session, ranges, 3, clock.stall, now=lambda: 0.0)
+        assert loop.device_busy_s(session, ranges, 3, clock.stall, now=lambda: 0.0)
 
 
 def test_work_is_told_apart_even_where_it_is_made_anew_for_each_launch(accelerator):

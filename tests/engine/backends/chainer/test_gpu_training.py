@@ -14,7 +14,7 @@ from tcbench.core.record import CudnnSettings, TrainSettings
 from tcbench.engine.accelerators.cuda import cupti
 from tcbench.engine.accelerators.device import OpenDevice
 from tcbench.engine.backends.chainer.sites import open_site
-from tcbench.engine.measure.loop import needed_on_device, profile
+from tcbench.engine.measure.loop import device_busy_s, profile
 from tcbench.engine.measure.ranges import Ranges
 
 pytestmark = pytest.mark.gpu
@@ -93,7 +93,7 @@ def test_what_a_gpu_needs_for_a_step_is_known_however_late_its_host_launches(con
         for _ in range(3):
             run_step(session)
         phases = profile(session, ranges, 5, 0)
-        needed_s = needed_on_device(session, ranges, 5, session.clock.stall)
+        needed_s = device_busy_s(session, ranges, 5, session.clock.stall)
         host_s = sum(min(phase.host_s) for phase in phases)
         passed_s = sum(min(phase.device_s) for phase in phases)
     assert 1e-4 < needed_s < 1.1 * passed_s
