@@ -28,7 +28,7 @@ SOURCES = tuple(
         (Path(tcbench.__file__).parent, *(Path(p) for p in sysconfig.get_paths().values()), Path(__file__).parent)
     )
 )
-"""Where code may come from."""
+"""Folders from which code may run."""
 
 PROCESSES = ("subprocess.Popen", "os.system", "os.exec", "os.posix_spawn", "os.fork", "os.forkpty", "pty.spawn")
 NETWORK = ("socket.connect", "socket.bind", "socket.getaddrinfo", "socket.sendto", "urllib.Request", "webbrowser.open")
@@ -67,12 +67,12 @@ class Watch:
             return arguments[0] if arguments[0].startswith("evil") or "hostile" in arguments[0] else None
         if event == "exec":
             name = str(arguments[0].co_filename)
-            return None if not name.startswith(("/", ".")) or self.ours(name) or "frozen" in name else name
+            return None if not name.startswith(("/", ".")) or self.is_allowed(name) or "frozen" in name else name
         if event == "compile":
             source, name = arguments
             text = source if isinstance(source, bytes) else str(source or "").encode("utf-8", "replace")
-            asked = sys._getframe(3).f_code.co_filename if source is not None else ""
-            by_us = asked.startswith(str(Path(tcbench.__file__).parent))
+            caller = sys._getframe(3).f_code.co_filename if source is not None else ""
+            by_us = caller.startswith(str(Path(tcbench.__file__).parent))
             return f"{name} {text[:80]!r}" if by_us or hostile.CANARY.encode() in text else None
         if event == "open":
             path, mode, flags = arguments
@@ -84,7 +84,7 @@ class Watch:
             )
         return None
 
-    def ours(self, name: str) -> bool:
+    def is_allowed(self, name: str) -> bool:
         return str(Path(name).resolve()).startswith(SOURCES)
 
     def outside(self, path: Any) -> str | None:
@@ -92,22 +92,22 @@ class Watch:
         if not isinstance(path, str | bytes | os.PathLike):
             return None
         name = str((self.folder / os.fsdecode(path)).resolve())
-        kept = "__pycache__" in name or "matplotlib" in name  # of what is installed; matplotlib's list of fonts
-        return None if kept or name.startswith(self.writable) else name
+        allowed = "__pycache__" in name or "matplotlib" in name  # of what is installed; matplotlib's list of fonts
+        return None if allowed or name.startswith(self.writable) else name
 
 
 def self_test(watch: Watch) -> dict[str, bool]:
     """Whether each kind of thing is seen at all."""
 
-    def tried(what: Any) -> bool:
+    def tried(action: Any) -> bool:
         before = len(watch.seen)
         watch.on = True
         with contextlib.suppress(Exception):
-            what()
+            action()
         watch.on = False
-        found = len(watch.seen) > before
+        was_seen = len(watch.seen) > before
         del watch.seen[before:]
-        return found
+        return was_seen
 
     folder = watch.folder
     script = folder / "evil" / "sub.py"
@@ -151,11 +151,15 @@ def main() -> None:
 
 def files(folder: Path) -> list[tuple[Path, tuple[tuple[str, ...], ...]]]:
     """Hostile files, each with the commands that read it."""
-    every = [
+    with_texts = [
         hostile.changed(
             hostile.valid(),
             [
-                *((place, text) for place in hostile.PLACES if isinstance(at(place), str) and place[-1] not in FIXED),
+                *(
+                    (place, text)
+                    for place in hostile.PLACES
+                    if isinstance(value_at(place), str) and place[-1] not in FIXED
+                ),
                 (("cell", "backend"), "evil.sub:f"),
             ],
         )
@@ -166,7 +170,7 @@ def files(folder: Path) -> list[tuple[Path, tuple[tuple[str, ...], ...]]]:
         for name in ("evil.sub:f", "evil:f", "numpy_hostile:f", "evil", "torch", "os:system")
     ]
     return [
-        (hostile.write(folder / "every.jsonl", every), hostile.RECORDS),
+        (hostile.write(folder / "every.jsonl", with_texts), hostile.RECORDS),
         (hostile.write(folder / "backends.jsonl", backends), hostile.RECORDS),
         (hostile.trace(folder / "trace.json.gz", hostile.CANARY, step_s=0.5), hostile.TRACES),
     ]
@@ -176,7 +180,7 @@ FIXED = ("kind", "status", "peak_memory_of", "stopped_by")
 """Fields that hold one of a few words: nothing else is read."""
 
 
-def at(place: tuple[str | int, ...]) -> Any:
+def value_at(place: tuple[str | int, ...]) -> Any:
     return functools.reduce(operator.getitem, place, hostile.valid())
 
 

@@ -82,5 +82,5 @@ def finish(process: subprocess.Popen[str], within_s: float = 600.0, code: int | 
 
 def _environment(folder: Path, changes: dict[str, str]) -> dict[str, str]:
     """A console of 100 columns and a cache of the folder's own; what a CI service sets must not reach a test."""
-    kept = {name: value for name, value in os.environ.items() if name != "GITHUB_STEP_SUMMARY"}
-    return {**kept, "TCBENCH_CACHE": str(folder / "cache"), "COLUMNS": "100", **changes}
+    inherited = {name: value for name, value in os.environ.items() if name != "GITHUB_STEP_SUMMARY"}
+    return {**inherited, "TCBENCH_CACHE": str(folder / "cache"), "COLUMNS": "100", **changes}

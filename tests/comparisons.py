@@ -63,12 +63,12 @@ def nasty(text: str) -> Comparison:
     base += factories.make_trials(f"x {text}")
     current.append(factories.make_record(f"x {text}", status="failed", reason=text))
 
-    def renamed(one: Record, **changes: Any) -> Record:
-        phases = tuple(msgspec.structs.replace(p, name=p.name + text) for p in one.measurement.phases)
-        return factories.remeasured(one, phases=phases, **changes)
+    def renamed(original: Record, **changes: Any) -> Record:
+        phases = tuple(msgspec.structs.replace(p, name=p.name + text) for p in original.measurement.phases)
+        return factories.remeasured(original, phases=phases, **changes)
 
     other = factories.make_environment(machine=text, os=text, packages={text: text})
-    current = [msgspec.structs.replace(one, environment=other) for one in current]
-    measured = [renamed(one, warmup_settled=False) if one.measurement else one for one in current]
-    read = [[record.decode(record.encode(one)) for one in side] for side in (map(renamed, base), measured)]
+    current = [msgspec.structs.replace(trial, environment=other) for trial in current]
+    measured = [renamed(trial, warmup_settled=False) if trial.measurement else trial for trial in current]
+    read = [[record.decode(record.encode(trial)) for trial in side] for side in (map(renamed, base), measured)]
     return compare(*read, ("throughput", "memory"))

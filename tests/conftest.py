@@ -52,7 +52,7 @@ signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Where everything is installed that tests ask for, no test may be skipped in silence."""
+    """Add options that report skipped tests: with everything installed, no test may be skipped silently."""
     parser.addoption("--may-skip", metavar="REGEX", help="Fail what is skipped, but for these reasons.")
     parser.addoption("--skipped-to", metavar="FILE", help="Write the ids of what was skipped; pytest @FILE runs them.")
 

@@ -1,4 +1,4 @@
-"""What a console shows.
+"""The text that a console shows for tables and other renderables.
 
 Imported as `import consoles`: the suite's `pythonpath` is `tests`.
 """

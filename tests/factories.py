@@ -104,7 +104,7 @@ def make_step_times(step_time_s: float = 0.1, steps: int = 24, noise: float = 0.
 
 
 def make_measurement(step_times_s: Sequence[float] | None = None, **changes: Any) -> Measurement:
-    """What an ok trial measured; `step_times_s` are all timed steps, the first of each block among them."""
+    """Return the measurement of an ok trial. `step_times_s` are all timed steps, including the first of each block."""
     times_s = tuple(make_step_times() if step_times_s is None else step_times_s)
     mean_s = sum(times_s) / len(times_s) if times_s else 0.1
     shares = {"io": 0.1, "forward": 0.3, "backward": 0.5, "update": 0.1}

@@ -1,6 +1,7 @@
-"""As much of CuPy 14.2 as tcbench and Chainer use, on host memory, and as strict: what CuPy or CUDA refuses is refused
-here with the same exception, and what tcbench must not do though CuPy would (wait while it captures, compile a kernel
-of CuPy's own) is an AssertionError. So the accelerator's own logic runs here.
+"""A fake of CuPy 14.2 on host memory, with the parts that tcbench and Chainer use, to run the accelerator's own logic.
+
+It is as strict as CuPy: what CuPy or CUDA refuses raises the same exception here. What tcbench must not do although
+CuPy would (wait during a capture, compile one of CuPy's kernels) is an AssertionError.
 
 - Arrays are no NumPy arrays: they do not turn into one, nor mix with one.
 - Pools hand out memory as CuPy's do: the smallest free block that fits, cut to size and merged again, for each stream
@@ -112,7 +113,7 @@ class Gpu:
         raise CUDARuntimeError(ILLEGAL_ADDRESS)
 
     def is_pinned(self, address: int, n_bytes: int) -> bool:
-        return any(at <= address and address + n_bytes <= at + size for at, size in self.pinned.items())
+        return any(begin <= address and address + n_bytes <= begin + size for begin, size in self.pinned.items())
 
 
 gpu = Gpu()
@@ -212,7 +213,7 @@ class Event:
 
 
 def get_elapsed_time(start: Event, end: Event) -> float:
-    """In milliseconds, one for each event that was recorded."""
+    """Return the milliseconds between two recorded events."""
     assert start._has_time and end._has_time
     if not (start.done and end.done):
         raise CUDARuntimeError(NOT_READY)
@@ -301,8 +302,9 @@ class _Chunk:
 
 
 class _Arena:
-    """What is free of one stream, by size and, where sizes are the same, by where Python keeps the chunk: so the same
-    step is given other addresses the next time."""
+    """The free chunks of one stream, ordered by size and then by the address of the Python object.
+
+    So the same step gets other addresses the next time."""
 
     def __init__(self) -> None:
         self.free: list[tuple[int, int, _Chunk]] = []
@@ -394,9 +396,9 @@ class MemoryPool:
 
     def free_all_blocks(self) -> None:
         for arena in self._arenas.values():
-            whole = [chunk for *_, chunk in arena.free if chunk.prev is None and chunk.next is None]
-            arena.free = [entry for entry in arena.free if entry[2] not in whole]
-            self._total -= sum(chunk.size for chunk in whole)
+            unsplit = [chunk for *_, chunk in arena.free if chunk.prev is None and chunk.next is None]
+            arena.free = [entry for entry in arena.free if entry[2] not in unsplit]
+            self._total -= sum(chunk.size for chunk in unsplit)
 
     def total_bytes(self) -> int:
         return self._total
@@ -444,9 +446,9 @@ class Device:
 
 
 def _kernel(name: str) -> Callable[..., Any]:
-    def refuse(self: Any, *others: Any) -> Any:
-        if any(isinstance(other, np.ndarray) for other in others):
-            raise TypeError(f"Unsupported type {type(others[0])}")
+    def refuse(self: Any, *operands: Any) -> Any:
+        if any(isinstance(other, np.ndarray) for other in operands):
+            raise TypeError(f"Unsupported type {type(operands[0])}")
         raise AssertionError(f"{name}: CuPy would compile a kernel of its own")
 
     return refuse
@@ -510,10 +512,10 @@ class ndarray:  # noqa: N801  (CuPy's name, which Chainer's messages show)
         return host
 
     def copy(self) -> ndarray:
-        """By a kernel of CuPy's own, which is what Chainer's static_graph costs."""
-        made = ndarray(self.shape, self.dtype)
-        made.data.copy_from_device_async(self.data, self.nbytes, gpu.current[-1])
-        return made
+        """Copy as CuPy does, by one of its kernels; this is the cost of Chainer's static_graph."""
+        duplicate = ndarray(self.shape, self.dtype)
+        duplicate.data.copy_from_device_async(self.data, self.nbytes, gpu.current[-1])
+        return duplicate
 
     def __float__(self) -> float:
         return float(self.get())
@@ -581,8 +583,8 @@ class NcclCommunicator:
         assert on.ptr != 0, "on the legacy stream, which waits for none of ours"
 
         def add() -> None:
-            given = gpu.bytes(source, count * item_bytes).view(_NCCL_DTYPES[dtype])
-            total = (given.astype(np.float32) * self._ranks).astype(given.dtype)
+            addends = gpu.bytes(source, count * item_bytes).view(_NCCL_DTYPES[dtype])
+            total = (addends.astype(np.float32) * self._ranks).astype(addends.dtype)
             gpu.bytes(target, count * item_bytes)[:] = total.view(np.uint8)
 
         gpu.bytes(source, count * item_bytes)
@@ -639,7 +641,7 @@ def _columns(address: int, rows: int, columns: int, leading: int, dtype: str = "
 
 
 def _number(address: int) -> float:
-    """On the host, read when the call is made."""
+    """Return a float from host memory, which is read when the call is made."""
     return ctypes.c_float.from_address(address).value
 
 
@@ -664,8 +666,8 @@ class Cublas:
         _columns(a, rows, columns, lda), _columns(c, n, n, ldc)
 
         def compute() -> None:
-            given, result = _columns(a, rows, columns, lda).astype(np.float64), _columns(c, n, n, ldc)
-            product = given @ given.T if trans == OP_N else given.T @ given
+            x, result = _columns(a, rows, columns, lda).astype(np.float64), _columns(c, n, n, ldc)
+            product = x @ x.T if trans == OP_N else x.T @ x
             value = scale * product + (decay * result if decay else 0)
             written = np.tri(n, dtype=bool)
             np.copyto(result, value.astype(np.float32), where=written if uplo == LOWER else written.T)
@@ -754,8 +756,8 @@ def _module() -> Cupy:
         uint8=np.uint8,
         get_array_module=lambda *arrays: module if any(isinstance(array, ndarray) for array in arrays) else np,
         cuda=types.SimpleNamespace(
-            **{one.__name__: one for one in (Device, Stream, Event, Memory, MemoryPointer, MemoryPool)},
-            **{one.__name__: one for one in (using_allocator, alloc_pinned_memory, get_elapsed_time)},
+            **{exported.__name__: exported for exported in (Device, Stream, Event, Memory, MemoryPointer, MemoryPool)},
+            **{exported.__name__: exported for exported in (using_allocator, alloc_pinned_memory, get_elapsed_time)},
             nccl=_nccl(),
             cublas=Cublas,
             cusolver=Cusolver,
@@ -789,8 +791,8 @@ def install_cupy(patch: pytest.MonkeyPatch) -> Cupy:
     patch.setitem(sys.modules, "cupy", module)
     patch.setitem(sys.modules, "cupy.cuda", module.cuda)
     cuda = chainer.backends.cuda
-    made = {"available": True, "cudnn_enabled": True, "cupy": module, "ndarray": ndarray, "Device": Device}
-    for name, value in made.items():
+    attributes = {"available": True, "cudnn_enabled": True, "cupy": module, "ndarray": ndarray, "Device": Device}
+    for name, value in attributes.items():
         patch.setattr(cuda, name, value)
     patch.setattr(cuda.GpuDevice, "xp", module)
     patch.setattr(cuda.GpuDevice, "supported_array_types", (ndarray,))
@@ -811,7 +813,7 @@ def install(patch: pytest.MonkeyPatch) -> Cupy:
         def run(*addresses: int) -> None:
             assert len(addresses) == len(work.operands)
             assert work.kind == "kernel" or not any(address % 16 for address in addresses), "an operand is not aligned"
-            stream.run(lambda: REFERENCE[work.name](work, *map(_at, addresses, work.operands)))
+            stream.run(lambda: REFERENCE[work.name](work, *map(_array_at, addresses, work.operands)))
 
         return run
 
@@ -874,6 +876,6 @@ def site() -> OpenDevice:
     )
 
 
-def _at(address: int, operand: Operand) -> np.ndarray:
+def _array_at(address: int, operand: Operand) -> np.ndarray:
     """The array at an address."""
     return gpu.bytes(address, operand.bytes).view(operand.dtype)

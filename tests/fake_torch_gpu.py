@@ -10,7 +10,7 @@ import pytest
 
 _PATCH = pytest.MonkeyPatch()
 _fraction = [1.0]
-"""Of the GPU's memory that PyTorch may take."""
+"""The share of the GPU's memory that PyTorch may use."""
 
 
 class _Event:

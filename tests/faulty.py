@@ -96,41 +96,41 @@ def lines(file: Path) -> list[bytes]:
 
 
 def answers(file: Path) -> list[tuple[str, int, str]]:
-    """What each record in a file says: config, batch size, status."""
-    return [(one.cell.config, one.cell.batch_size, one.status) for one in store.read([file]).records]
+    """Return config, batch size and status of each record in a file."""
+    return [(record.cell.config, record.cell.batch_size, record.status) for record in store.read([file]).records]
 
 
 def left(folder: Path) -> list[str]:
     """The processes of the test's that still live."""
-    found = []
+    commands = []
     for path in Path("/proc").glob("[0-9]*"):
         try:
             if f"{MARK}={folder}\0".encode() in (path / "environ").read_bytes():
-                found.append((path / "cmdline").read_bytes().replace(b"\0", b" ").decode())
+                commands.append((path / "cmdline").read_bytes().replace(b"\0", b" ").decode())
         except OSError:
             continue
-    return found
+    return commands
 
 
 @contextmanager
-def disk(at: Path, n_bytes: int) -> Iterator[Path | None]:
+def disk(folder: Path, n_bytes: int) -> Iterator[Path | None]:
     """A disk of that size; None where none may be mounted."""
-    at.mkdir(parents=True, exist_ok=True)
-    mount = ["mount", "-t", "tmpfs", "-o", f"size={n_bytes}", "tmpfs", str(at)]
+    folder.mkdir(parents=True, exist_ok=True)
+    mount = ["mount", "-t", "tmpfs", "-o", f"size={n_bytes}", "tmpfs", str(folder)]
     if os.geteuid() or subprocess.run(mount, stderr=subprocess.DEVNULL).returncode:
         yield None
         return
     try:
-        yield at
+        yield folder
     finally:
-        subprocess.run(["umount", "--lazy", str(at)], check=True)
+        subprocess.run(["umount", "--lazy", str(folder)], check=True)
 
 
-def fill(at: Path, leave: int) -> Path:
+def fill(folder: Path, leave: int) -> Path:
     """Take all room of a disk but so many bytes; the file that does."""
-    found = os.statvfs(at)
-    ballast = at / "ballast"
-    ballast.write_bytes(bytes(max(0, found.f_bavail * found.f_bsize - leave)))
+    space = os.statvfs(folder)
+    ballast = folder / "ballast"
+    ballast.write_bytes(bytes(max(0, space.f_bavail * space.f_bsize - leave)))
     return ballast
 
 
@@ -141,5 +141,5 @@ def write_records(path: Path, images_per_s: float = 40.0, commit: str | None = N
     changes: dict[str, Any] = {"images_per_s": images_per_s}
     if commit:
         changes |= {"environment": factories.make_environment(commit=commit), "run_id": path.stem}
-    trials = [one for config in ("fp32", "fp32+dali") for one in factories.make_trials(config, trials=3, **changes)]
+    trials = [trial for config in ("fp32", "fp32+dali") for trial in factories.make_trials(config, trials=3, **changes)]
     return factories.write(path, *trials)

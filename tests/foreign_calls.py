@@ -24,7 +24,7 @@ import numpy as np
 ROOT = Path(__file__).parents[1]
 LIBRARIES = frozenset({"cupy", "cudnn", "cupti", "nvidia", "pynvml", "torch"})
 ROOMS = ("tcbench/engine/accelerators/cuda", "tcbench/engine/feeds/dali.py", "tcbench/engine/backends/torch")
-"""Where such calls may stand: elsewhere an import of these libraries is refused by the linter."""
+"""Modules that may contain such calls. The linter refuses imports of these libraries elsewhere."""
 HOLDERS = frozenset({"array", "event", "graph", "module", "pipeline", "_pipeline", "stream", "_stream"})
 """Names that hold a library's object wherever they stand: as arguments, which nothing in a file gives away."""
 C_FUNCTION = re.compile(r"(cudnn|nvml|cu|cuda|nvrtc)[A-Z][a-z]\w+")
@@ -56,9 +56,9 @@ class ForeignCall:
 @functools.cache
 def foreign_calls() -> tuple[ForeignCall, ...]:
     """Every one of them, in the order of files and lines."""
-    ours = _defined_names()
+    defined = _defined_names()
     files = (path for room in ROOMS for path in sorted((ROOT / room).rglob("*.py")) or [ROOT / room])
-    return tuple(call for path in files for call in _calls_of(path, ours))
+    return tuple(call for path in files for call in _calls_of(path, defined))
 
 
 def _defined_names() -> frozenset[str]:
@@ -74,12 +74,12 @@ def _defined_names() -> frozenset[str]:
     return frozenset(names)
 
 
-def _calls_of(path: Path, ours: frozenset[str]) -> Iterator[ForeignCall]:
+def _calls_of(path: Path, defined: frozenset[str]) -> Iterator[ForeignCall]:
     tree = ast.parse(path.read_text(encoding="utf-8"))
     modules = _imported(tree)
     libraries = _grown(tree, _library_names(modules), _is_module)
     foreign = _grown(tree, HOLDERS | _library_names(modules), _is_foreign)
-    ours = ours | _own_attributes(tree)
+    defined = defined | _own_attributes(tree)
     called = {id(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)}
     within = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
     file = path.relative_to(ROOT)
@@ -92,7 +92,7 @@ def _calls_of(path: Path, ours: frozenset[str]) -> Iterator[ForeignCall]:
                 yield ForeignCall(modules[name].rpartition(".")[2], name, place)
             case ast.Attribute(attr=name, value=receiver) if id(node) in called:
                 of_a_library = C_FUNCTION.fullmatch(name) or (_is_foreign(receiver, foreign) and name not in _TEXT)
-                if of_a_library or not _is_known(node, modules, ours):
+                if of_a_library or not _is_known(node, modules, defined):
                     yield ForeignCall(name, ast.unparse(node), place)
             case ast.Attribute(attr=name, value=receiver) if id(node) not in within and _is_foreign(receiver, foreign):
                 # Handed on as it is: a function, a constant, a private name.
@@ -101,7 +101,7 @@ def _calls_of(path: Path, ours: frozenset[str]) -> Iterator[ForeignCall]:
 
 
 def _own_attributes(tree: ast.AST) -> frozenset[str]:
-    """What the file's classes keep in `self`, and so may call."""
+    """Return the names that the file's classes assign on `self`, and so may call."""
     return frozenset(
         node.attr
         for node in ast.walk(tree)
@@ -113,7 +113,7 @@ def _own_attributes(tree: ast.AST) -> frozenset[str]:
 
 
 def _imported(tree: ast.AST) -> dict[str, str]:
-    """What each imported name stands for, dotted."""
+    """Return the dotted name that each imported name stands for."""
     names = {}
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
@@ -190,7 +190,7 @@ def _is_module(expression: ast.expr, names: frozenset[str]) -> bool:
     return False
 
 
-def _is_known(function: ast.Attribute, modules: dict[str, str], ours: frozenset[str]) -> bool:
+def _is_known(function: ast.Attribute, modules: dict[str, str], defined: frozenset[str]) -> bool:
     """Whether the method is ours, Python's, or of a module that needs no GPU."""
     root = _root(function)
     if root is not None:
@@ -198,7 +198,7 @@ def _is_known(function: ast.Attribute, modules: dict[str, str], ours: frozenset[
             return True
         if hasattr(builtins, root):
             return True
-    return function.attr in ours or function.attr in _ORDINARY
+    return function.attr in defined or function.attr in _ORDINARY
 
 
 def _root(expression: ast.expr) -> str | None:

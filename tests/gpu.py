@@ -1,5 +1,5 @@
-"""What the GPU tests and tools/gpu_smoke.py share: the accelerator, every different piece of work of every config, and
-a piece of work against its reference."""
+"""Helpers of the GPU tests and tools/gpu_smoke.py: the accelerator, every different piece of work of every config, and
+the comparison of a piece of work with its reference."""
 
 import contextlib
 import functools
@@ -49,10 +49,10 @@ CURVATURE = (
 @functools.cache
 def present_gpu() -> GpuProperties | None:
     """The first GPU of this machine."""
-    found = driver.gpus().present
-    if not found:
+    present = driver.gpus().present
+    if not present:
         return None
-    gpu = found[0]
+    gpu = present[0]
     return GpuProperties(gpu.name, 10 * gpu.compute_capability[0] + gpu.compute_capability[1], 1, gpu.memory_bytes)
 
 
@@ -80,7 +80,7 @@ def all_works() -> tuple[Work, ...]:
                 cudnn=CudnnSettings(fast_batch_norm=fast),
             )
             works.update({work.key: work for work in trace_cell(cell, gpu).works})
-    usable = (work for work in CURVATURE if gpu.sm >= 80 or "bfloat16" not in {one.dtype for one in work.operands})
+    usable = (work for work in CURVATURE if gpu.sm >= 80 or "bfloat16" not in {o.dtype for o in work.operands})
     return (*works.values(), *usable)
 
 
@@ -110,8 +110,8 @@ def check_against_reference(accelerator, work: w.Work) -> None:
     """Raises AssertionError where a work is not what its reference says, on random input and poisoned output. The
     input is the same every time: a sum that cancels has few digits, and one in some thousand inputs has such a sum."""
     if not (isinstance(work, w.BatchNormBackward | w.BatchNormCallBackward) and work.norm.relu):
-        given, expected = _case(work)
-        compare(accelerator, work, on_device(accelerator, work, given), expected)
+        inputs, expected = _case(work)
+        compare(accelerator, work, on_device(accelerator, work, inputs), expected)
         return
     rng = np.random.default_rng(zlib.crc32(work.key.encode()))
     # It needs the mask of a forward work.
@@ -120,8 +120,8 @@ def check_against_reference(accelerator, work: w.Work) -> None:
         forward: w.Work = w.BatchNormForward(work.norm, eps, momentum)
     else:
         forward = w.BatchNormCallForward(work.norm, eps, momentum, work.persistent)
-    given = random_inputs(forward, rng)
-    host, device = on_host(forward, given), on_device(accelerator, forward, given)
+    inputs = random_inputs(forward, rng)
+    host, device = on_host(forward, inputs), on_device(accelerator, forward, inputs)
     compare(accelerator, forward, device, host)
 
     # Where y is so near 0 that rounding decides its sign, both gradients are right: keep the gradient out of it.
@@ -138,13 +138,13 @@ def check_against_reference(accelerator, work: w.Work) -> None:
 def _case(work: w.Work) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
     """Input and what the reference makes of it: kept, as a work that can be done in many ways is compared in each, and
     the reference in float64 takes longer than all of them. Three are a convolution's."""
-    given = random_inputs(work, np.random.default_rng(zlib.crc32(work.key.encode())))
-    return given, on_host(work, given)
+    inputs = random_inputs(work, np.random.default_rng(zlib.crc32(work.key.encode())))
+    return inputs, on_host(work, inputs)
 
 
 def random_inputs(work: w.Work, rng: np.random.Generator) -> dict[str, np.ndarray]:
     """Values that every operand can have: gradients and activations around 0, variances and scales above it."""
-    made = {}
+    inputs = {}
     for operand in work.operands:
         if operand.role == "out" or operand.name in AFTER_FORWARD:
             continue
@@ -160,19 +160,19 @@ def random_inputs(work: w.Work, rng: np.random.Generator) -> dict[str, np.ndarra
             values = np.array([128.0, 0, 0, 0])
         else:
             values = rng.standard_normal(operand.shape)
-        made[operand.name] = np.asarray(values).astype(operand.dtype)
+        inputs[operand.name] = np.asarray(values).astype(operand.dtype)
     for name in ("x", "a", "g") if isinstance(work, w.CholeskyInverse | w.DampFactors) else ():
-        if name in made:
-            x = made[name]
-            made[name] = (x @ x.T / len(x) + np.eye(len(x))).astype(x.dtype)
-    if "info" in made:
-        made["info"][:] = 0
-    if "place" in made:
-        made["place"] = _valid_places(work.pool, made["place"])
-    if "log_p" in made:
-        logits = made["log_p"].astype(np.float64)
-        made["log_p"] = (logits - np.log(np.exp(logits).sum(1, keepdims=True))).astype(made["log_p"].dtype)
-    return made
+        if name in inputs:
+            x = inputs[name]
+            inputs[name] = (x @ x.T / len(x) + np.eye(len(x))).astype(x.dtype)
+    if "info" in inputs:
+        inputs["info"][:] = 0
+    if "place" in inputs:
+        inputs["place"] = _valid_places(work.pool, inputs["place"])
+    if "log_p" in inputs:
+        logits = inputs["log_p"].astype(np.float64)
+        inputs["log_p"] = (logits - np.log(np.exp(logits).sum(1, keepdims=True))).astype(inputs["log_p"].dtype)
+    return inputs
 
 
 def _valid_places(pool: w.Pool, places: np.ndarray) -> np.ndarray:
@@ -183,20 +183,20 @@ def _valid_places(pool: w.Pool, places: np.ndarray) -> np.ndarray:
     return places
 
 
-def on_host(work: w.Work, given: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    arrays = {o.name: given[o.name].copy() if o.name in given else np.empty(o.shape, o.dtype) for o in work.operands}
+def on_host(work: w.Work, inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    arrays = {o.name: inputs[o.name].copy() if o.name in inputs else np.empty(o.shape, o.dtype) for o in work.operands}
     REFERENCE[work.name](work, *arrays.values())
     return arrays
 
 
-def on_device(accelerator, work: w.Work, given: dict[str, np.ndarray], kept=()) -> dict[str, object]:
+def on_device(accelerator, work: w.Work, inputs: dict[str, np.ndarray], earlier=()) -> dict[str, object]:
     """Device arrays; `kept` are those of an earlier work that this one goes on with."""
     arrays = {}
     for operand in work.operands:
-        if operand.name in dict(kept):
-            arrays[operand.name] = dict(kept)[operand.name]
-        elif operand.name in given:
-            arrays[operand.name] = accelerator.upload(given[operand.name])
+        if operand.name in dict(earlier):
+            arrays[operand.name] = dict(earlier)[operand.name]
+        elif operand.name in inputs:
+            arrays[operand.name] = accelerator.upload(inputs[operand.name])
         else:
             poison = np.full(operand.bytes, 0xFF, np.uint8).view(operand.dtype).reshape(operand.shape)
             arrays[operand.name] = accelerator.upload(poison)
@@ -210,15 +210,15 @@ def compare(accelerator, work: w.Work, device, host) -> None:
     for operand in work.operands:
         if operand.role == "in" or operand.name in AFTER_FORWARD:
             continue
-        found = accelerator.download(device[operand.name]).astype(np.float64)
-        expected = host[operand.name].astype(np.float64).reshape(found.shape)
+        actual = accelerator.download(device[operand.name]).astype(np.float64)
+        expected = host[operand.name].astype(np.float64).reshape(actual.shape)
         if isinstance(work, w.KroneckerFactor):
-            found, expected = np.tril(found), np.tril(expected)  # what stands above is nobody's
+            actual, expected = np.tril(actual), np.tril(expected)  # what stands above is nobody's
         if operand.dtype in ("uint8", "int32"):
-            assert np.array_equal(found, expected), f"{work.label}: {operand.name} is another"
+            assert np.array_equal(actual, expected), f"{work.label}: {operand.name} is another"
             continue
-        assert np.isfinite(found).all(), f"{work.label}: {operand.name} was not written everywhere"
-        error = np.abs(found - expected).max() / max(np.abs(expected).max(), 1e-30)
+        assert np.isfinite(actual).all(), f"{work.label}: {operand.name} was not written everywhere"
+        error = np.abs(actual - expected).max() / max(np.abs(expected).max(), 1e-30)
         share = SHARE.get(kind, SHARE["float32"])
         assert error <= share, (
             f"{work.label}: {operand.name} is off by {error:.1e} of its largest value, not {share:.0e}"

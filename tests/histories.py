@@ -41,5 +41,5 @@ def over_commits(
 
 
 def shuffled(records: Iterable[Record]) -> list[Record]:
-    """In an order that is not that of time."""
+    """Return the records in an order that is not chronological."""
     return sorted(records, key=lambda record: (record.trial, record.started_at[::-1]))

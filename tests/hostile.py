@@ -50,44 +50,49 @@ ELSEWHERE = factories.make_environment("elsewhere", "Elsewhere")
 def valid() -> dict[str, Any]:
     """A record as JSON, with everything that one may hold."""
     environment = factories.make_environment("elsewhere", "Elsewhere", commit="a" * 12)
-    made: dict[str, Any] = json.loads(record.encode(factories.make_record("fp32+dali", environment=environment)))
-    made["environment"]["gpu"] = {
+    document: dict[str, Any] = json.loads(record.encode(factories.make_record("fp32+dali", environment=environment)))
+    document["environment"]["gpu"] = {
         "name": "Tesla V100",
         "compute_capability": [7, 0],
         "multiprocessors": 80,
         "memory_bytes": 2**34,
         "driver": "550.1",
     }
-    made["measurement"]["phases"] = [phase | {"device_s": phase["host_s"]} for phase in made["measurement"]["phases"]]
-    made["measurement"]["plans"] = [["conv", "eng1", 0, False, 1e-3, 2e-3]]
-    made["gpu"] = {"state": {"driver": "550.1", "power_limit_w": 250.0}, "samples": [[0.0, 1000, 800, 200.0, 60, 4]]}
-    made["gpu"] |= {"timed_from_s": 0.0, "timed_to_s": 9.0}
-    made["cell"]["scenario_cudnn"] = made["cell"]["cudnn"]
-    return made
+    document["measurement"]["phases"] = [
+        phase | {"device_s": phase["host_s"]} for phase in document["measurement"]["phases"]
+    ]
+    document["measurement"]["plans"] = [["conv", "eng1", 0, False, 1e-3, 2e-3]]
+    document["gpu"] = {
+        "state": {"driver": "550.1", "power_limit_w": 250.0},
+        "samples": [[0.0, 1000, 800, 200.0, 60, 4]],
+    }
+    document["gpu"] |= {"timed_from_s": 0.0, "timed_to_s": 9.0}
+    document["cell"]["scenario_cudnn"] = document["cell"]["cudnn"]
+    return document
 
 
 def places(value: Any, above: tuple[str | int, ...] = ()) -> Iterator[tuple[str | int, ...]]:
-    """Where everything in a JSON value stands, itself but the whole."""
+    """Yield the path of every value inside a JSON value."""
     inner: Any = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    for key, one in inner:
+    for key, inner_value in inner:
         yield (*above, key)
-        if not (isinstance(one, list) and len(one) > 8 and key != 0):
-            yield from places(one, (*above, key))
+        if not (isinstance(inner_value, list) and len(inner_value) > 8 and key != 0):
+            yield from places(inner_value, (*above, key))
 
 
 PLACES = tuple(dict.fromkeys(place for place in places(valid()) if not (isinstance(place[-1], int) and place[-1] > 1)))
 
 
-def changed(of: dict[str, Any], changes: Sequence[tuple[tuple[str | int, ...], Any]]) -> dict[str, Any]:
+def changed(original: dict[str, Any], changes: Sequence[tuple[tuple[str | int, ...], Any]]) -> dict[str, Any]:
     """A copy in which something else stands in some places."""
-    made = copy.deepcopy(of)
+    copied = copy.deepcopy(original)
     for place, value in changes:
-        at: Any = made
+        parent: Any = copied
         with contextlib.suppress(KeyError, IndexError, TypeError):  # an earlier change took the place away
             for key in place[:-1]:
-                at = at[key]
-            at[place[-1]] = copy.deepcopy(value)  # else a place within it could hold itself
-    return made
+                parent = parent[key]
+            parent[place[-1]] = copy.deepcopy(value)  # else a place within it could hold itself
+    return copied
 
 
 def write(path: Path, lines: Sequence[dict[str, Any]]) -> Path:
@@ -153,10 +158,10 @@ class Ended:
 
     @property
     def wrong(self) -> str | None:
-        """What it did that no command may do, whatever it reads; None where it behaved."""
+        """A description of what the command did that no command may do, whatever it reads; None if it behaved."""
         first = f"{' '.join(self.words)}: {self.code}: {self.err[:400]}"
-        said = ("internal error", "Traceback", "-h` shows")  # the last: it was no command, and nothing was read
-        if self.code not in (0, 1, 2, 4, 5) or any(words in self.err for words in said):
+        bad_texts = ("internal error", "Traceback", "-h` shows")  # the last: it was no command, and nothing was read
+        if self.code not in (0, 1, 2, 4, 5) or any(words in self.err for words in bad_texts):
             return first
         if ACTS & set(self.out + self.err):
             return f"control characters: {first!a}"
@@ -172,9 +177,9 @@ def prepare(folder: Path) -> Path:
     for name in ("evil/__init__.py", "evil/sub.py", "numpy_hostile.py", "sitecustomize.py", "conftest.py"):
         (folder / name).write_text(f"{CANARY}\ndef f(cell): pass\n", encoding="utf-8")
     trials = [
-        one
+        trial
         for config in ("fp32", "fp32+dali")
-        for one in factories.make_trials(config, trials=3, environment=ELSEWHERE)
+        for trial in factories.make_trials(config, trials=3, environment=ELSEWHERE)
     ]
     factories.write(folder / "good.jsonl", *trials)
     with cache(folder):
@@ -195,14 +200,14 @@ def active(folder: Path) -> list[str]:
 
 def run(folder: Path, words: Sequence[str], file: Path) -> Ended:
     """A command in this process, in the folder."""
-    given = tuple(word.replace("{}", file.name) for word in words)
+    arguments = tuple(word.replace("{}", file.name) for word in words)
     out, err, begin = io.StringIO(), io.StringIO(), time.monotonic()
     code: Any = None
     handler = signal.getsignal(signal.SIGTERM)
     try:
         with (
             contextlib.chdir(folder),
-            mock.patch.object(sys, "argv", ["tcbench", *given]),
+            mock.patch.object(sys, "argv", ["tcbench", *arguments]),
             cache(folder),
             contextlib.redirect_stdout(out),
             contextlib.redirect_stderr(err),
@@ -212,4 +217,4 @@ def run(folder: Path, words: Sequence[str], file: Path) -> Ended:
         code = ended.code
     finally:
         signal.signal(signal.SIGTERM, handler)
-    return Ended(given, code, out.getvalue(), err.getvalue(), time.monotonic() - begin)
+    return Ended(arguments, code, out.getvalue(), err.getvalue(), time.monotonic() - begin)

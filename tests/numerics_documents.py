@@ -74,8 +74,13 @@ def make_document(
 ) -> Document:
     """All techniques but those that `extra` brings its own runs of."""
     amounts = {"neither": 0.3, "scaling": 0.1, "masters": 0.2, **(worse or {})}
-    own = {run.technique for run in extra}
-    runs = [make_run(name, seed, amounts.get(name, 0.0)) for seed in seeds for name in TECHNIQUES if name not in own]
+    extra_techniques = {run.technique for run in extra}
+    runs = [
+        make_run(name, seed, amounts.get(name, 0.0))
+        for seed in seeds
+        for name in TECHNIQUES
+        if name not in extra_techniques
+    ]
     facts = {
         "created_at": "2025-01-02T03:04:05+00:00",
         "setting": SETTING,
@@ -90,7 +95,7 @@ def make_document(
 
 
 def make_ranks_document(worse: Mapping[str, float] | None = None, seeds: Sequence[int] = range(5)) -> Document:
-    """Of four ranks; without a warm-up they end worse, and one rank at its own batch size better."""
+    """Return a document of four ranks: without a warm-up they end worse, and one rank at its own batch size better."""
     amounts = {"no-warm-up": 0.4, "unscaled": 0.2, "own-batch": -0.2, **(worse or {})}
     runs = [make_run(name, seed, amounts.get(name, 0.0)) for seed in seeds for name in RANKS_TECHNIQUES]
     setting = msgspec.structs.replace(SETTING, ranks=4, batch_size=64, global_batch=64, loss_divisor=1.0)

@@ -20,13 +20,13 @@ def encoded(image: Image.Image, kind: str = "JPEG", **settings: Any) -> bytes:
 
 def _at_frame(data: bytes, offset: int, put: bytes) -> bytes:
     """A JPEG with bytes of its frame header replaced: 1 its kind, 4 bits, 5 height, 7 width, 9 channels."""
-    at = data.index(b"\xff\xc0") + offset
-    return data[:at] + put + data[at + len(put) :]
+    place = data.index(b"\xff\xc0") + offset
+    return data[:place] + put + data[place + len(put) :]
 
 
 def _adobe(data: bytes) -> slice:
-    at = data.index(b"\xff\xee")
-    return slice(at, at + 2 + int.from_bytes(data[at + 2 : at + 4], "big"))
+    begin = data.index(b"\xff\xee")
+    return slice(begin, begin + 2 + int.from_bytes(data[begin + 2 : begin + 4], "big"))
 
 
 def _ycck() -> bytes:

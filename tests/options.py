@@ -53,7 +53,7 @@ class Option:
 
     @property
     def expected(self) -> str:
-        """In words; empty where nothing declares it."""
+        """The accepted values in words; empty if nothing declares them."""
         if self.kind is bool:
             return "no value"
         if self.choices:
@@ -90,10 +90,10 @@ class Option:
 def commands() -> dict[tuple[str, ...], tuple[Any, Callable[..., Any]]]:
     """Every command and its function, by its words."""
 
-    def within(made: Any, declared: Any, words: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:
+    def within(group: Any, declared: Any, words: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:
         functions = {(info.name or info.callback.__name__): info.callback for info in declared.registered_commands}
         groups = {info.name: info.typer_instance for info in declared.registered_groups}
-        for name, command in made.commands.items():
+        for name, command in group.commands.items():
             if name in groups:
                 yield from within(command, groups[name], (*words, name))
             else:
@@ -104,17 +104,17 @@ def commands() -> dict[tuple[str, ...], tuple[Any, Callable[..., Any]]]:
 
 def options() -> list[Option]:
     """All of them."""
-    made, there = commands(), []
-    declared = {words: _declared(function) for words, (_, function) in made.items()}
+    by_words, found_options = commands(), []
+    declared = {words: _declared(function) for words, (_, function) in by_words.items()}
     parent = get_command(app).make_context("tcbench", ["list"], resilient_parsing=True)
-    for words, (command, _) in made.items():
+    for words, (command, _) in by_words.items():
         context = command.make_context(words[-1], [], parent=parent, resilient_parsing=True)
         for parameter in command.get_params(context):
             if parameter.param_type_name != "option" or parameter.name == "help" or parameter.hidden:
                 continue
             kind, info = declared[words][parameter.name]
             several = get_origin(kind) is list
-            there.append(
+            found_options.append(
                 Option(
                     words,
                     tuple(parameter.opts),
@@ -126,7 +126,7 @@ def options() -> list[Option]:
                     info.callback,
                 )
             )
-    return there
+    return found_options
 
 
 def _declared(function: Callable[..., Any]) -> dict[str, tuple[Any, Any]]:
@@ -144,7 +144,10 @@ def page() -> str:
     for option in options():
         names = ", ".join(f"`{name}`" for name in sorted(option.names, key=len))
         rows.setdefault((names, option.expected), []).append(" ".join(option.command))
-    lines = [f"| {names} | {expected} | {', '.join(there)} |" for (names, expected), there in sorted(rows.items())]
+    lines = [
+        f"| {names} | {expected} | {', '.join(commands_taking)} |"
+        for (names, expected), commands_taking in sorted(rows.items())
+    ]
     return PAGE + "\n".join(lines) + "\n"
 
 

@@ -79,8 +79,8 @@ def classes_with_two_meanings() -> list[str]:
 def every_count() -> dict[str, tuple[int, int]]:
     """Return the counts of each file of tcbench/ and tests/ that has any."""
     files = sorted(path for folder in ("tcbench", "tests") for path in (ROOT / folder).rglob("*.py"))
-    found = {path.relative_to(ROOT).as_posix(): counts(path.read_text("utf-8")) for path in files}
-    return {name: both for name, both in found.items() if any(both)}
+    by_file = {path.relative_to(ROOT).as_posix(): counts(path.read_text("utf-8")) for path in files}
+    return {name: both for name, both in by_file.items() if any(both)}
 
 
 if __name__ == "__main__":

@@ -28,15 +28,15 @@ def pids(file: Path, count: int) -> list[int]:
 
 def children(parent: int, word: str) -> list[int]:
     """Processes that a process started and whose command line has a word, without pgrep, which a bare system lacks."""
-    found = []
+    running = []
     for folder in Path("/proc").glob("[0-9]*"):
         try:
             status, words = (folder / "stat").read_text(), (folder / "cmdline").read_text().split("\0")
         except OSError:
             continue
         if int(status.rpartition(")")[2].split()[1]) == parent and word in words:
-            found.append(int(folder.name))
-    return found
+            running.append(int(folder.name))
+    return running
 
 
 def _state(pid: int) -> str:

@@ -99,9 +99,9 @@ def make(folder: Path) -> Path:
     return folder
 
 
-def add_submodule(folder: Path, of: Path, path: str) -> None:
+def add_submodule(folder: Path, origin: Path, path: str) -> None:
     """Add a repository as a submodule, and commit."""
-    git(folder, "-c", "protocol.file.allow=always", "submodule", "--quiet", "add", str(of), path)
+    git(folder, "-c", "protocol.file.allow=always", "submodule", "--quiet", "add", str(origin), path)
     commit(folder)
 
 

@@ -35,11 +35,11 @@ def session_of(config: str, shard: int, **changes: Any) -> Iterator[ChainerSessi
 
 
 def train(config: str, steps: int, fault: str = "") -> ranks.Trained:
-    """As one of many ranks. `fault` is planted into the all-reduce."""
+    """Train as one of many ranks. `fault` is planted into the all-reduce."""
     exchange.BUCKET_BYTES = 5_000  # so that the small model has several
-    here = world.current()
+    own_world = world.current()
     losses: list[float] = []
-    with session_of(config, here.rank, ranks=here.size) as session:
+    with session_of(config, own_world.rank, ranks=own_world.size) as session:
         if fault:
             plant(fault, session)
         try:
@@ -78,8 +78,10 @@ def plant(fault: str, session: Any) -> None:
 def reference(
     config: str, steps: int, size: int, sent: str | None = None, late: int = 0
 ) -> tuple[list[list[float]], dict[str, np.ndarray], dict[str, np.ndarray]]:
-    """In one process: each shard's losses, parameters before and after. Gradients are applied `late` steps late. `sent`
-    is the dtype that they are averaged in, for the batched update; None: as ChainerMN does it."""
+    """Train all shards in one process and return each shard's losses, and the parameters before and after.
+
+    Gradients are applied `late` steps late. `sent` is the dtype in which they are averaged for the batched update, or
+    None to average as ChainerMN does."""
     with contextlib.ExitStack() as stack:
         sessions = [stack.enter_context(session_of(config, shard)) for shard in range(size)]
         before = training.parameters(sessions[0])
@@ -87,10 +89,10 @@ def reference(
         losses: list[list[float]] = [[] for _ in sessions]
         for _ in range(steps):
             divides = [s.step.preconditioner for s in sessions if s.step.preconditioner is not None]
-            for session, of in zip(sessions, losses, strict=True):
+            for session, session_losses in zip(sessions, losses, strict=True):
                 for phase in session.phases[: 4 if divides else 3]:
                     phase.run()
-                of.append(float(session.step.loss_value))
+                session_losses.append(float(session.step.loss_value))
             shards = [[p.grad for p in session.step.model.params()] for session in sessions]
             average = average_as_chainermn if sent is None else functools.partial(average_in, sent)
             waiting.append([average(gradients) for gradients in zip(*shards, strict=True)])
@@ -98,9 +100,9 @@ def reference(
                 continue
             means = waiting.popleft()
             if divides:
-                moments = sum(one._moments for one in divides) / len(divides)
-                for one in divides:
-                    one._moments[...] = moments
+                moments = sum(preconditioner._moments for preconditioner in divides) / len(divides)
+                for preconditioner in divides:
+                    preconditioner._moments[...] = moments
             for session in sessions:
                 if sent is None:
                     for parameter, gradient in zip(session.step.model.params(), means, strict=True):
@@ -113,8 +115,9 @@ def reference(
 
 
 def average_as_chainermn(gradients: tuple[np.ndarray, ...]) -> np.ndarray:
-    """Its naive communicator sums in float32 and divides in the gradients' own dtype; bfloat16 it sees in float32, and
-    float64 stays what it is."""
+    """Average as ChainerMN's naive communicator does: sum in float32, then divide in the gradients' dtype.
+
+    It gets bfloat16 gradients as float32, and keeps float64."""
     dtype = gradients[0].dtype
     if dtype == np.float64:
         return sum(gradients) * (1 / len(gradients))

@@ -23,14 +23,14 @@ def parameters(session: Any) -> dict[str, np.ndarray]:
 
 
 def train(config: str, steps: int) -> ranks.Trained:
-    """As one of many ranks."""
+    """Train as one of many ranks."""
     with torch_training.small_torch_session(config, ranks=world.current().size, **SMALL_MODEL) as session:
         losses = [training.run_step(session) for _ in range(steps)]
         return losses, parameters(session), ranks.facts_of(session)
 
 
 def reference(config: str, steps: int, size: int) -> tuple[list[list[float]], dict[str, Any], dict[str, Any]]:
-    """In one process: each shard's losses, parameters before and after."""
+    """Train all shards in one process and return each shard's losses, and the parameters before and after."""
     with contextlib.ExitStack() as stack:
         sessions = []
         for shard in range(size):
@@ -41,9 +41,9 @@ def reference(config: str, steps: int, size: int) -> tuple[list[list[float]], di
         before = parameters(sessions[0])
         losses: list[list[float]] = [[] for _ in sessions]
         for _ in range(steps):
-            for session, of in zip(sessions, losses, strict=True):
+            for session, session_losses in zip(sessions, losses, strict=True):
                 torch_training.go_backward(session)
-                of.append(float(session.step.loss_value))
+                session_losses.append(float(session.step.loss_value))
             for shared in zip(*(session.model.parameters() for session in sessions), strict=True):
                 mean = sum(p.grad / size for p in shared)
                 for p in shared:

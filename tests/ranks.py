@@ -80,7 +80,7 @@ def main(train: Callable[..., Trained], folder: str, jobs: str) -> None:
 
 
 def facts_of(session: Any) -> dict[str, Any]:
-    """Of a session that trains."""
+    """Return the facts of a training session that a rank reports."""
     facts = session.facts()
     return {
         "engine": facts.engine,
@@ -99,7 +99,7 @@ def read(path: Path) -> Rank:
 
 def distance(parameters: Mapping[str, np.ndarray], other: Mapping[str, np.ndarray], before: Mapping[str, Any]) -> float:
     """Relative distance of what training did to the parameters, L2."""
-    change, others = (
+    change, other_change = (
         np.concatenate([(side[name] - before[name]).ravel() for name in sorted(before)]) for side in (parameters, other)
     )
-    return float(np.linalg.norm(change - others) / np.linalg.norm(others))
+    return float(np.linalg.norm(change - other_change) / np.linalg.norm(other_change))

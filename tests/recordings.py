@@ -10,15 +10,15 @@ STEP, STEM, DALI = 7, 13, 21
 
 def host(first: int = 5) -> tuple[HostSpan, ...]:
     """Steps of 1000 ns: forward in the first 400, backward in the next 500."""
-    found = []
+    spans = []
     for n in range(2):
-        at, number = n * 1000, first + n
-        found += [
-            HostSpan("phase", "forward", number, "forward", at, at + 400),
-            HostSpan("phase", "backward", number, "backward", at + 400, at + 900),
-            HostSpan("step", "step", number, None, at, at + 1000),
+        begin, number = n * 1000, first + n
+        spans += [
+            HostSpan("phase", "forward", number, "forward", begin, begin + 400),
+            HostSpan("phase", "backward", number, "backward", begin + 400, begin + 900),
+            HostSpan("step", "step", number, None, begin, begin + 1000),
         ]
-    return tuple(found)
+    return tuple(spans)
 
 
 def recording(**changes) -> Recording:

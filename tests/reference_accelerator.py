@@ -55,7 +55,7 @@ class ReferenceAccelerator(TracingAccelerator):
         return run
 
     def capture(self, run: Callable[[], None]) -> Callable[[], None]:
-        """As on a GPU: nothing is computed while it is recorded; the same addresses are used by every replay."""
+        """Record as a GPU does: nothing is computed meanwhile, and every replay uses the same addresses."""
         self.recording = []
         run()
         recorded, self.recording = self.recording, None

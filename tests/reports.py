@@ -91,11 +91,11 @@ def no_ladder() -> ReportInput:
 
 def machines(trials: int = 3) -> ReportInput:
     """Four settings of ten configs at four batch sizes: 160 cells."""
-    found = []
+    records = []
     for number in range(4):
         environment = factories.make_environment(f"machine-{number}", f"Processor {number}")
-        found += ladders(trials, (32, 64, 128, 256), 1 + number, environment=environment, run_id=f"run-{number}")
-    return results(found)
+        records += ladders(trials, (32, 64, 128, 256), 1 + number, environment=environment, run_id=f"run-{number}")
+    return results(records)
 
 
 def many_configs(trials: int = 3) -> ReportInput:
@@ -123,8 +123,8 @@ def hostile() -> ReportInput:
         records.append(factories.make_record(cell=cell, images_per_s=10.0 + place, **texts))
         other = msgspec.structs.replace(cell, batch_size=8)
         records.append(factories.make_record(cell=other, status="failed", reason=f"{name} failed", log=name, **texts))
-    records = [record.decode(record.encode(one)) for one in records]
-    again = [msgspec.structs.replace(one, run_id="other") for one in records]
+    records = [record.decode(record.encode(trial)) for trial in records]
+    again = [msgspec.structs.replace(trial, run_id="other") for trial in records]
     return results(
         records,
         timelines=(timelines.training(ALERT, timelines.HOST, {"forward": 52.0, "backward": 108.0, "update": 6.0}),),

@@ -8,14 +8,14 @@ ROOT = Path(__file__).parents[1]
 
 
 def files() -> list[Path]:
-    """What git keeps under `results/`, relative to the checkout."""
+    """Return the files under `results/` that git tracks, relative to the checkout."""
     command = ["git", "-C", str(ROOT), "ls-files", "-z", "results"]
     listed = subprocess.run(command, capture_output=True, check=True, text=True).stdout
     return [Path(name) for name in listed.split("\0") if name]
 
 
 def copy(to: Path, *suffixes: str) -> None:
-    """Those with one of these suffixes, as `to/results/...`."""
+    """Copy the files with one of these suffixes to `to/results/...`."""
     for file in files():
         if file.suffix in suffixes:
             (to / file).parent.mkdir(parents=True, exist_ok=True)

@@ -93,12 +93,12 @@ def running(folder: Path) -> Iterator[Path]:
         _wait(lambda: (folder / "munge.socket").exists(), folder)
         start("slurmctld", "-D")
         start("slurmd", "-D")
-        _wait(lambda: b"idle" in _said("sinfo", "--noheader", "--format=%t", environment=environment), folder)
+        _wait(lambda: b"idle" in _output_of("sinfo", "--noheader", "--format=%t", environment=environment), folder)
         yield conf
     finally:
-        _said("scancel", "--full", "--user=root", environment=environment)
+        _output_of("scancel", "--full", "--user=root", environment=environment)
         with contextlib.suppress(TimeoutError):
-            _wait(lambda: not _said("squeue", "--noheader", environment=environment), folder)
+            _wait(lambda: not _output_of("squeue", "--noheader", environment=environment), folder)
         for daemon in reversed(daemons):
             daemon.send_signal(signal.SIGTERM)
         for daemon in daemons:
@@ -109,7 +109,7 @@ def running(folder: Path) -> Iterator[Path]:
                 daemon.wait()
 
 
-def _said(*words: str, environment: dict[str, str]) -> bytes:
+def _output_of(*words: str, environment: dict[str, str]) -> bytes:
     return subprocess.run(words, env=environment, capture_output=True, timeout=30).stdout
 
 

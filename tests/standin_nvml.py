@@ -19,12 +19,12 @@ class NVMLError(Exception):
 
 
 class NVMLLibraryMismatchError(Exception):
-    """As in nvidia-ml-py: no NVMLError, and raised by what lists processes where the driver lacks the newest form."""
+    """Not an NVMLError, as in nvidia-ml-py: listing processes raises it if the driver lacks the newest form."""
 
 
 class StandInNvml(ModuleType):
-    """`answers` are by question; one that is an exception is raised, a callable is called. `asked` is what was asked
-    of which GPU."""
+    """`answers` are by question; one that is an exception is raised, a callable is called. `questions` are those that
+    were asked, with their GPUs."""
 
     NVMLError = NVMLError
     NVMLLibraryMismatchError = NVMLLibraryMismatchError
@@ -33,7 +33,7 @@ class StandInNvml(ModuleType):
     def __init__(self) -> None:
         super().__init__("pynvml")
         self.open = 0
-        self.asked: list[tuple[Any, ...]] = []
+        self.questions: list[tuple[Any, ...]] = []
         self.answers: dict[Any, Any] = {
             "nvmlSystemGetDriverVersion": "580.65.06",
             "nvmlDeviceGetEnforcedPowerLimit": 700_000,
@@ -74,7 +74,7 @@ class StandInNvml(ModuleType):
             raise AttributeError(question)
 
         def ask(*arguments: Any) -> Any:
-            self.asked.append((question, *arguments))
+            self.questions.append((question, *arguments))
             key = (question, arguments[1]) if (question, *arguments[1:2]) in self.answers else question
             return self._answer(key, NVMLError("Not Supported"))
 

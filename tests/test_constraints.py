@@ -16,17 +16,20 @@ def lines(name: str) -> list[str]:
 
 @pytest.mark.parametrize("python", ["3.11", "3.12", "3.13", "3.14"])
 def test_every_package_that_tcbench_asks_for_is_pinned_to_a_version_that_it_takes(python):
-    here = {"python_version": python, "python_full_version": f"{python}.0"}
-    here |= {"platform_machine": "x86_64", "sys_platform": "linux"}
+    environment = {"python_version": python, "python_full_version": f"{python}.0"}
+    environment |= {"platform_machine": "x86_64", "sys_platform": "linux"}
     pins = [Requirement(line) for line in lines("constraints.txt")]
-    pins = [pin for pin in pins if pin.marker is None or pin.marker.evaluate(here)]
+    pins = [pin for pin in pins if pin.marker is None or pin.marker.evaluate(environment)]
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
     extras = project["optional-dependencies"]
-    asked = [*project["dependencies"], *(line for extra in PINNED_EXTRAS for line in extras[extra])]
-    for wanted in map(Requirement, [*asked, *lines("build-constraints.txt")]):
-        (pin,) = (one for one in pins if one.name.lower() == wanted.name.lower())
+    dependencies = [*project["dependencies"], *(line for extra in PINNED_EXTRAS for line in extras[extra])]
+    for requirement in map(Requirement, [*dependencies, *lines("build-constraints.txt")]):
+        (pin,) = (pinned for pinned in pins if pinned.name.lower() == requirement.name.lower())
         (version,) = pin.specifier
-        assert version.operator == "==" and wanted.specifier.contains(version.version), (str(wanted), str(pin))
+        assert version.operator == "==" and requirement.specifier.contains(version.version), (
+            str(requirement),
+            str(pin),
+        )
 
 
 def test_a_pin_names_no_address():
@@ -35,6 +38,6 @@ def test_a_pin_names_no_address():
 
 def test_who_builds_with_pip_names_the_constraint_twice_since_newer_pip_does_not_hold_builds_to_the_first():
     pages = [*(ROOT / "docs").glob("*.md"), ROOT / "README.md", ROOT / ".ci" / "run"]
-    named = [line for page in pages for line in page.read_text("utf-8").splitlines() if "PIP_CONSTRAINT=" in line]
-    assert named
-    assert [line for line in named if "PIP_BUILD_CONSTRAINT=" not in line] == []
+    mentions = [line for page in pages for line in page.read_text("utf-8").splitlines() if "PIP_CONSTRAINT=" in line]
+    assert mentions
+    assert [line for line in mentions if "PIP_BUILD_CONSTRAINT=" not in line] == []

@@ -27,10 +27,10 @@ def test_pronouns_and_dangling_openings_count():
 def test_no_file_has_more_than_is_listed():
     rows = (line.split("\t") for line in LISTED.read_text("utf-8").splitlines())
     listed = {file: (int(names), int(docstrings)) for file, names, docstrings in rows}
-    found = plain_english.every_count()
-    worse = [file for file, counts in found.items() if any(map(int.__gt__, counts, listed.get(file, (0, 0))))]
+    current = plain_english.every_count()
+    worse = [file for file, counts in current.items() if any(map(int.__gt__, counts, listed.get(file, (0, 0))))]
     assert not worse, "more pronouns as names, or docstrings that read on from a name, than are listed"
-    assert found == listed, "fewer than listed: `uv run python tests/plain_english.py >tests/plain_english.tsv`"
+    assert current == listed, "fewer than listed: `uv run python tests/plain_english.py >tests/plain_english.tsv`"
 
 
 def test_no_more_classes_share_a_name():

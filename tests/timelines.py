@@ -86,9 +86,9 @@ def training(
             n = counts.get(name, 0)
             end = now + took_ms / 1e3
             for i in range(n):
-                at = now + (i + 0.5) * took_ms / 1e3 / n
-                spans.append(Span(at - 4e-6, at, "host", "api", "cudaLaunchKernel", number, name))
-                begin_k = max(at + 5e-6, free)
+                launch_s = now + (i + 0.5) * took_ms / 1e3 / n
+                spans.append(Span(launch_s - 4e-6, launch_s, "host", "api", "cudaLaunchKernel", number, name))
+                begin_k = max(launch_s + 5e-6, free)
                 # Kernels differ: each third one takes half of the time.
                 weight = (0.5, 0.75, 1.75)[i % 3]
                 free = begin_k + weight * gpu_ms[name] / 1e3 / n

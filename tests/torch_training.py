@@ -66,8 +66,8 @@ def train_torch(config: str, steps: int = 5, seed: int = 0, **cell_changes: Any)
 
 
 def _parameters(session: TorchSession) -> dict[str, np.ndarray]:
-    named = session.model.named_parameters()
-    return {name: parameter.detach().numpy().astype(np.float64) for name, parameter in named}
+    parameters = session.model.named_parameters()
+    return {name: parameter.detach().numpy().astype(np.float64) for name, parameter in parameters}
 
 
 def go_backward(session: TorchSession | ChainerSession) -> None:

@@ -72,7 +72,7 @@ class Trained:
 
     @property
     def change(self) -> np.ndarray:
-        """What training did to all parameters, as one vector."""
+        """The change of all parameters by training, as one vector."""
         return np.concatenate([(self.after[name] - self.before[name]).ravel() for name in sorted(self.after)])
 
 
@@ -116,24 +116,24 @@ def run_step(session: ChainerSession) -> float:
 def parameters(session: ChainerSession) -> dict[str, np.ndarray]:
     """All parameters by name, filters as (K, C, R, S)."""
     channels_last = session.step.model.parts.spec.layout == "NHWC"
-    found = {}
+    by_name = {}
     masters = session.step.optimizer.masters()
     for name, parameter in session.step.model.namedparams():
         # Where there is a master copy it is what trains; the stored float16 weights are its rounding.
         master = masters[id(parameter)]
         array = on_host(master).astype(np.float64)
-        found[name] = array.transpose(0, 3, 1, 2).copy() if channels_last and array.ndim == 4 else array.copy()
-    return found
+        by_name[name] = array.transpose(0, 3, 1, 2).copy() if channels_last and array.ndim == 4 else array.copy()
+    return by_name
 
 
 def running_statistics(session: ChainerSession) -> dict[str, np.ndarray]:
     """Mean and variance of every batch normalisation."""
-    found = {}
+    by_name = {}
     for path, link in session.step.model.namedlinks():
         if hasattr(link, "running"):
-            found[f"{path}/mean"] = on_host(link.running.mean).astype(np.float64)
-            found[f"{path}/var"] = on_host(link.running.var).astype(np.float64)
-    return found
+            by_name[f"{path}/mean"] = on_host(link.running.mean).astype(np.float64)
+            by_name[f"{path}/var"] = on_host(link.running.var).astype(np.float64)
+    return by_name
 
 
 def train(config: str, steps: int = 5, seed: int = 0, **cell_changes: Any) -> Trained:
@@ -144,11 +144,11 @@ def train(config: str, steps: int = 5, seed: int = 0, **cell_changes: Any) -> Tr
         return Trained(losses, before, parameters(session), running_statistics(session))
 
 
-def loss_distance(one: Trained, other: Trained) -> float:
+def loss_distance(trained: Trained, other: Trained) -> float:
     """Largest relative distance of a step's loss."""
-    return float(np.max(np.abs(one.losses - other.losses) / np.abs(other.losses)))
+    return float(np.max(np.abs(trained.losses - other.losses) / np.abs(other.losses)))
 
 
-def change_distance(one: Trained, other: Trained) -> float:
+def change_distance(trained: Trained, other: Trained) -> float:
     """Relative distance of what training did to the parameters, L2."""
-    return float(np.linalg.norm(one.change - other.change) / np.linalg.norm(other.change))
+    return float(np.linalg.norm(trained.change - other.change) / np.linalg.norm(other.change))

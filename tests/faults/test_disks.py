@@ -25,18 +25,18 @@ RUN = ("run", "quick.toml", "--threads", "1", "--out", "disk")
 @pytest.fixture
 def full(tmp_path):
     """A project with a small disk in it, at `disk`."""
-    with faulty.disk(tmp_path / "disk", 256 * 1024) as at:
-        if at is None:
+    with faulty.disk(tmp_path / "disk", 256 * 1024) as folder:
+        if folder is None:
             pytest.skip("no disk may be mounted here")
         faulty.make(tmp_path)
-        yield at
+        yield folder
 
 
 @pytest.mark.parametrize("name", WRITERS)
 def test_a_file_that_is_there_stays_whole_when_the_disk_is_full(full, tmp_path, name):
     faulty.write_records(tmp_path / "run.jsonl")
-    for which in ("one", "other"):
-        faulty.write_records(tmp_path / f"{which}.jsonl", commit=f"{len(which)}" * 12)
+    for name_of_run in ("one", "other"):
+        faulty.write_records(tmp_path / f"{name_of_run}.jsonl", commit=f"{len(name_of_run)}" * 12)
     faulty.write_records(tmp_path / "slower.jsonl", images_per_s=20.0)
     old = bytes(range(256)) * 20
     (full / name).write_bytes(old)
@@ -54,17 +54,17 @@ def test_a_run_on_a_full_disk_keeps_what_is_there_and_resumes_when_there_is_room
     process = faulty.start(tmp_path, *RUN)
     assert soon(lambda: sum(len(faulty.lines(file)) for file in faulty.run_files(full)) >= 1, 600)
     ballast = faulty.fill(full, 0)
-    _, said = process.communicate(timeout=600)
-    assert process.returncode == 3, said
+    _, errors = process.communicate(timeout=600)
+    assert process.returncode == 3, errors
     (file,) = faulty.run_files(full)
-    assert f"{file.relative_to(tmp_path)}: a record could not be written (No space left on device)" in said
-    kept = faulty.lines(file)
-    assert 1 <= len(kept) < faulty.CELLS
-    assert file.read_bytes() == b"".join(line + b"\n" for line in kept)
+    assert f"{file.relative_to(tmp_path)}: a record could not be written (No space left on device)" in errors
+    stored = faulty.lines(file)
+    assert 1 <= len(stored) < faulty.CELLS
+    assert file.read_bytes() == b"".join(line + b"\n" for line in stored)
     ballast.unlink()
     done = faulty.run(tmp_path, *RUN, "--resume")
     assert done.returncode == 0, done.stderr
-    assert faulty.lines(file)[: len(kept)] == kept
+    assert faulty.lines(file)[: len(stored)] == stored
     assert len(faulty.lines(file)) == faulty.CELLS
 
 

@@ -35,42 +35,42 @@ def test_results_that_go_away_while_a_run_goes_on_are_kept_and_said(tmp_path, fa
     assert soon(lambda: sum(len(faulty.lines(file)) for file in faulty.run_files(results)) >= enough, 600)
     (file,) = faulty.run_files(results)
     FAULTS[fault](file)
-    _, said = process.communicate(timeout=600)
-    assert process.returncode == 3, said
-    assert "the file was removed, renamed, replaced or changed while the run went on" in said
-    kept = folder / re.search(r"all that was measured is kept in (\S+);", said)[1]
-    assert (kept == file) == (fault not in ("the file is emptied", "the file is cut off"))
-    assert len(faulty.lines(kept)) >= enough
-    assert {status for *_, status in faulty.answers(kept)} == {"ok"}
+    _, errors = process.communicate(timeout=600)
+    assert process.returncode == 3, errors
+    assert "the file was removed, renamed, replaced or changed while the run went on" in errors
+    file_kept = folder / re.search(r"all that was measured is kept in (\S+);", errors)[1]
+    assert (file_kept == file) == (fault not in ("the file is emptied", "the file is cut off"))
+    assert len(faulty.lines(file_kept)) >= enough
+    assert {status for *_, status in faulty.answers(file_kept)} == {"ok"}
     assert not faulty.left(folder)
     done = faulty.run(folder, *RUN, "--resume")
     assert done.returncode == 0, done.stderr
-    assert len(faulty.lines(kept)) == faulty.CELLS
+    assert len(faulty.lines(file_kept)) == faulty.CELLS
 
 
 def test_a_run_whose_own_folder_is_removed_keeps_what_was_measured(tmp_path):
-    here = tmp_path / "here"
-    here.mkdir()
+    folder = tmp_path / "here"
+    folder.mkdir()
     faulty.make(tmp_path)
-    process = faulty.start(tmp_path, "run", tmp_path / "quick.toml", "--threads", "1", cwd=here)
-    assert soon(lambda: sum(len(faulty.lines(file)) for file in faulty.run_files(here / "results")) >= 1, 600)
-    shutil.rmtree(here)
-    _, said = process.communicate(timeout=600)
-    assert process.returncode == 3, said
-    kept = Path(re.search(r"all that was measured is kept in (\S+);", said)[1])
-    assert kept.parent == tmp_path / "tmp"
-    assert len(faulty.lines(kept)) >= 1
+    process = faulty.start(tmp_path, "run", tmp_path / "quick.toml", "--threads", "1", cwd=folder)
+    assert soon(lambda: sum(len(faulty.lines(file)) for file in faulty.run_files(folder / "results")) >= 1, 600)
+    shutil.rmtree(folder)
+    _, errors = process.communicate(timeout=600)
+    assert process.returncode == 3, errors
+    file_kept = Path(re.search(r"all that was measured is kept in (\S+);", errors)[1])
+    assert file_kept.parent == tmp_path / "tmp"
+    assert len(faulty.lines(file_kept)) >= 1
 
 
 def test_a_folder_that_takes_no_files_is_one_line_before_anything_is_measured(tmp_path):
     folder = faulty.make(tmp_path)
     faulty.write_records(folder / "run.jsonl")
-    for which in ("one", "other"):
-        faulty.write_records(folder / f"{which}.jsonl", commit=f"{len(which)}" * 12)
-    with faulty.disk(tmp_path / "disk", 64 * 1024) as at:
-        if at is None:
+    for name in ("one", "other"):
+        faulty.write_records(folder / f"{name}.jsonl", commit=f"{len(name)}" * 12)
+    with faulty.disk(tmp_path / "disk", 64 * 1024) as disk:
+        if disk is None:
             pytest.skip("no disk may be mounted here")
-        subprocess.run(["mount", "-o", "remount,ro", str(at)], check=True)
+        subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
         for words in (
             (*RUN[:-1], "disk"),
             ("export", "run.jsonl", "-o", "disk/a.csv"),
@@ -83,4 +83,4 @@ def test_a_folder_that_takes_no_files_is_one_line_before_anything_is_measured(tm
             assert done.returncode == 2, (words, done.stderr)
             assert done.stderr.count("\n") == 1, done.stderr
             assert "cannot be written (Read-only file system)" in done.stderr
-        assert not list(at.iterdir())
+        assert not list(disk.iterdir())

@@ -27,18 +27,18 @@ def project(tmp_path, monkeypatch):
     return projects.make(tmp_path / "mine")
 
 
-def start(here: Path, *arguments: str) -> subprocess.Popen[str]:
+def start(folder: Path, *arguments: str) -> subprocess.Popen[str]:
     command = [sys.executable, "-m", "tcbench", *GATE, *arguments]
-    return subprocess.Popen(command, cwd=here, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    return subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
-def gate(here: Path, *arguments: str) -> tuple[int, str]:
-    process = start(here, *arguments)
+def gate(folder: Path, *arguments: str) -> tuple[int, str]:
+    process = start(folder, *arguments)
     output, errors = process.communicate(timeout=600)
     return process.returncode, output + errors
 
 
-def kept(tmp_path: Path) -> list[Path]:
+def left_runs(tmp_path: Path) -> list[Path]:
     return list((tmp_path / "cache/gate").glob("run-*"))
 
 
@@ -52,10 +52,10 @@ def test_a_gate_that_is_killed_at_any_moment_leaves_nothing_that_the_next_does_n
         time.sleep(moment.uniform(0.1, 8))
         process.send_signal(signal.SIGKILL)
         process.communicate()
-        assert len(kept(tmp_path)) <= 1
+        assert len(left_runs(tmp_path)) <= 1
     assert {path: path.read_bytes() for path in (project / ".git").rglob("*") if path.is_file()} == before
-    code, said = gate(project, "--base", "HEAD", "--setup", setup)
-    assert (code, kept(tmp_path)) == (0, []), said
+    code, output = gate(project, "--base", "HEAD", "--setup", setup)
+    assert (code, left_runs(tmp_path)) == (0, []), output
 
 
 def test_gates_that_begin_together_keep_all_of_their_records(project, tmp_path):
@@ -67,7 +67,7 @@ def test_gates_that_begin_together_keep_all_of_their_records(project, tmp_path):
     files = list(project.glob("results/*/gate-*.jsonl"))
     assert len(files) == 18
     assert all(len(store.read([path]).records) == 2 for path in files)
-    assert kept(tmp_path) == []
+    assert left_runs(tmp_path) == []
 
 
 def test_a_gate_in_a_hostile_repository_runs_nothing_but_the_step_and_the_setup(project, tmp_path):
@@ -79,8 +79,8 @@ def test_a_gate_in_a_hostile_repository_runs_nothing_but_the_step_and_the_setup(
         projects.interpreter(project / ".git/hooks" / hook, f"touch {tmp_path}/ran/{hook}", "true")
     for file in project.glob("*.*"):
         os.utime(file, (1, 1))
-    code, said = gate(project, "--base", "HEAD")
-    assert code == 0, said
+    code, output = gate(project, "--base", "HEAD")
+    assert code == 0, output
     assert list((tmp_path / "ran").iterdir()) == []
 
 
@@ -100,10 +100,10 @@ def test_odd_repositories_are_gated_or_refused_in_one_line(project, tmp_path):
         (tmp_path / "second", None),
         (odd, None),
     ):
-        code, said = gate(folder, "--base", "HEAD")
+        code, output = gate(folder, "--base", "HEAD")
         if expected is None:
-            assert code == 0, said
+            assert code == 0, output
         else:
-            assert (code, said.count("\n")) == (2, 1), said
-            assert expected in said
-        assert "Traceback" not in said
+            assert (code, output.count("\n")) == (2, 1), output
+            assert expected in output
+        assert "Traceback" not in output

@@ -18,10 +18,10 @@ def test_commands_that_read_run_nothing_and_write_nothing_but_their_output(tmp_p
     ended = subprocess.run([sys.executable, str(script), str(folder)], capture_output=True, text=True, timeout=600)
     assert ended.returncode == 0, ended.stderr[-2000:]
     report = json.loads(ended.stdout)
-    assert report["self"] == {what: what != "the output, wrongly" for what in report["self"]}
+    assert report["self"] == {action: action != "the output, wrongly" for action in report["self"]}
     assert len(report["done"]) == 2 * len(hostile.RECORDS) + len(hostile.TRACES)
-    assert [one for one in report["done"] if one["did"]] == []
-    assert [one["wrong"] for one in report["done"] if one["wrong"]] == []
-    assert sum(one["code"] == 0 for one in report["done"]) > 30  # they got as far as showing something
+    assert [ended for ended in report["done"] if ended["did"]] == []
+    assert [ended["wrong"] for ended in report["done"] if ended["wrong"]] == []
+    assert sum(ended["code"] == 0 for ended in report["done"]) > 30  # they got as far as showing something
     assert not report["ran"]
     assert {path: path.read_bytes() for path in before} == before

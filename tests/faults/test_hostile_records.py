@@ -25,7 +25,9 @@ changes = st.lists(st.tuples(st.sampled_from(hostile.PLACES), st.sampled_from(ho
 @given(st.lists(changes, min_size=1, max_size=3), st.data())
 def test_whatever_stands_in_a_record_every_command_ends_well(folder: Path, records, data) -> None:
     valid = hostile.valid()
-    file = hostile.write(folder / "hostile.jsonl", [valid, *(hostile.changed(valid, one) for one in records)])
+    file = hostile.write(
+        folder / "hostile.jsonl", [valid, *(hostile.changed(valid, changes_of_record) for changes_of_record in records)]
+    )
     words = data.draw(st.sampled_from(hostile.RECORDS))
     assert hostile.run(folder, words, file).wrong is None
     assert hostile.active(folder) == []

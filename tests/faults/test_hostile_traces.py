@@ -20,8 +20,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def valid(folder: Path) -> dict[str, Any]:
-    made: dict[str, Any] = json.loads(hostile.trace(folder / "valid.json").read_bytes())
-    return made
+    document: dict[str, Any] = json.loads(hostile.trace(folder / "valid.json").read_bytes())
+    return document
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))

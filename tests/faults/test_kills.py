@@ -34,17 +34,17 @@ def test_a_run_that_is_killed_at_any_moment_loses_nothing_and_leaves_nothing(tmp
     time.sleep(delay_s)
     stored = {file: faulty.lines(file) for file in faulty.run_files(folder / "results")}
     process.send_signal(number)
-    _, said = process.communicate(timeout=600)
+    _, errors = process.communicate(timeout=600)
 
     # By the signal itself before the command line is up.
-    assert process.returncode in (130, -number, 0), said
+    assert process.returncode in (130, -number, 0), errors
     if process.returncode == 130:
-        assert "interrupted" in said
-        assert "Traceback" not in said
+        assert "interrupted" in errors
+        assert "Traceback" not in errors
     assert soon(lambda: not faulty.left(folder), 120), faulty.left(folder)
-    for file, whole in stored.items():
-        if whole:
-            assert faulty.lines(file)[: len(whole)] == whole
+    for file, lines in stored.items():
+        if lines:
+            assert faulty.lines(file)[: len(lines)] == lines
     before = [answer for file in faulty.run_files(folder / "results") for answer in faulty.lines(file)]
 
     done = faulty.run(folder, *words, "--resume")
@@ -92,7 +92,10 @@ def test_what_a_killed_command_left_is_cleaned_up_by_the_next(tmp_path, words, e
         # By os.walk, which a folder that is taken away meanwhile does not end.
         walks = (walk for place in ("tmp", "cache") for walk in os.walk(folder / place))
         return [
-            Path(at) / name for at, folders, files in walks for name in folders + files if name.startswith(".tcbench-")
+            Path(place_at) / name
+            for place_at, folders, files in walks
+            for name in folders + files
+            if name.startswith(".tcbench-")
         ]
 
     assert soon(lambda: scratch() and "sleep 600 " in faulty.left(folder), 600)

@@ -39,9 +39,8 @@ def load_library(source: Path, check: Callable[[ctypes.CDLL], bool]) -> ctypes.C
         binary = _compile(program, source)
         library = _load(binary)
         cached = Entry({"serves": library is not None and check(library)}, binary)
-        if (
-            library is not None or not binary
-        ):  # if it compiles but does not load, another process may be able to load it
+        # A library that compiles but does not load is not cached, since another process may be able to load it.
+        if library is not None or not binary:
             cache.put(key, cached)
     else:
         library = _load(cached.data)

@@ -7,12 +7,12 @@ from tcbench.engine.accelerators.cpu.onednn import library
 
 
 def test_the_host_is_measured_with_a_product_and_passes_over_memory() -> None:
-    found = ceilings.measure(2, size=64, n_bytes=1 << 16, rounds=2)
+    ceilings_found = ceilings.measure(2, size=64, n_bytes=1 << 16, rounds=2)
     precisions = ["fp32"] if library.problem() else ["fp32", "bf16", "fp16"]
-    assert sorted(found["flops_s"]) == sorted(precisions) and next(iter(found["flops_s"])) == "fp32"
-    assert min(found["flops_s"].values()) > 0
-    assert found["bandwidth_bytes_s"] > 0
-    assert found["says"] == "a matrix product and passes over memory by 2 threads, measured"
+    assert sorted(ceilings_found["flops_s"]) == sorted(precisions) and next(iter(ceilings_found["flops_s"])) == "fp32"
+    assert min(ceilings_found["flops_s"].values()) > 0
+    assert ceilings_found["bandwidth_bytes_s"] > 0
+    assert ceilings_found["says"] == "a matrix product and passes over memory by 2 threads, measured"
 
 
 def test_runs_take_turns_and_the_best_counts(monkeypatch: pytest.MonkeyPatch) -> None:

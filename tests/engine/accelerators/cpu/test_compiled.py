@@ -15,10 +15,10 @@ pytestmark = pytest.mark.skipif(compiled.compiler() is None, reason="no C compil
 class Check:
     """Counts what it was asked, and says whether the function answers 7."""
 
-    asked = 0
+    calls = 0
 
     def __call__(self, library: ctypes.CDLL) -> bool:
-        self.asked += 1
+        self.calls += 1
         return bool(library.answer() == 7)
 
 
@@ -46,7 +46,7 @@ def test_it_is_compiled_and_checked_once_for_each_source(
         assert compiled.load_library(source("7"), check).answer() == 7  # type: ignore[union-attr]
         assert compiled.load_library(source("8"), check) is None
         assert compiled.load_library(source("nothing"), check) is None
-        assert check.asked == 2
+        assert check.calls == 2
         monkeypatch.setattr(compiled, "_compile", lambda *_: pytest.fail("compiled again"))
 
 
@@ -57,9 +57,9 @@ def test_what_another_user_has_put_into_a_shared_cache_is_not_loaded(
     cache = Path(os.environ["TCBENCH_CACHE"])
     for folder in (cache, cache / "compiled-v1"):  # others may write to it, so nothing there counts any more
         folder.chmod(0o777)
-        for asked in (2, 2):
+        for calls in (2, 2):
             assert compiled.load_library(source("7"), check) is not None
-            assert check.asked == asked
+            assert check.calls == calls
 
 
 def test_a_library_that_this_process_may_not_load_is_not_remembered_as_one_that_does_not_serve(
@@ -68,8 +68,8 @@ def test_a_library_that_this_process_may_not_load_is_not_remembered_as_one_that_
     def refuse(_: object) -> ctypes.CDLL:
         raise OSError("failed to map segment from shared object")
 
-    with monkeypatch.context() as here:
-        here.setattr(ctypes, "CDLL", refuse)
+    with monkeypatch.context() as patch:
+        patch.setattr(ctypes, "CDLL", refuse)
         assert compiled.load_library(source("7"), check) is None
     monkeypatch.delattr(os, "memfd_create")
     assert compiled.load_library(source("7"), check) is not None

@@ -52,7 +52,7 @@ def test_a_helper_that_comes_late_is_not_waited_for_and_keeps_nothing_alive():
         for _ in range(n_helpers + 1):
             assert held.acquire(timeout=20)  # every helper is now in a chunk of another call
         of_chunks = np.zeros(4, int)
-        kept = weakref.ref(of_chunks)
+        reference = weakref.ref(of_chunks)
 
         def mark(i, array=of_chunks):
             array[i] += 1
@@ -63,7 +63,7 @@ def test_a_helper_that_comes_late_is_not_waited_for_and_keeps_nothing_alive():
         ended, marked = not late.is_alive(), of_chunks.tolist()
         del late, mark, of_chunks
         gc.collect()
-        gone = kept() is None
+        gone = reference() is None
         released.set()
         busy.join()
     assert (ended, marked, gone) == (True, [1] * 4, True)
@@ -123,10 +123,10 @@ def test_spans_cover_everything_once(total, size):
 
 
 def test_scratch_is_reused_by_a_thread_and_not_shared_between_threads():
-    here = threads.scratch("test", (10,), np.float32)
-    assert threads.scratch("test", (5,), np.float32).ctypes.data == here.ctypes.data
-    there = []
-    thread = threading.Thread(target=lambda: there.append(threads.scratch("test", (10,), np.float32)))
+    own_scratch = threads.scratch("test", (10,), np.float32)
+    assert threads.scratch("test", (5,), np.float32).ctypes.data == own_scratch.ctypes.data
+    other_scratch = []
+    thread = threading.Thread(target=lambda: other_scratch.append(threads.scratch("test", (10,), np.float32)))
     thread.start()
     thread.join()
-    assert not np.shares_memory(here, there[0])
+    assert not np.shares_memory(own_scratch, other_scratch[0])

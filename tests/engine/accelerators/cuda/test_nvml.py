@@ -54,7 +54,7 @@ def test_every_question_is_one_of_the_real_modules(gpu, pynvml, monkeypatch):
     real = pytest.importorskip("pynvml")
     assert real is not pynvml
     gpu.state(), gpu.sample(0.0), gpu.processes()
-    queries = {question for question, *_ in pynvml.asked}
+    queries = {question for question, *_ in pynvml.questions}
     assert len(queries) > 15
     assert [question for question in queries if not callable(getattr(real, question, None))] == []
 
@@ -70,7 +70,7 @@ def test_the_gpu_is_found_by_its_bus_and_not_by_its_number(pynvml):
     gpu = nvml.open_gpu(1)
     gpu.sample(0.0)
     gpu.close()
-    assert {arguments[0] for _, *arguments in pynvml.asked if arguments} == {"the GPU at 0000:1A:00.0"}
+    assert {arguments[0] for _, *arguments in pynvml.questions if arguments} == {"the GPU at 0000:1A:00.0"}
 
 
 def test_without_nvml_there_is_nothing_to_watch_and_nothing_is_said(pynvml, monkeypatch, capsys, caplog):
@@ -98,9 +98,9 @@ def test_a_trial_is_sampled_from_its_start_to_its_end_and_no_longer(pynvml):
     assert 0.35 <= times_s[-1] <= took
     assert seen.state.driver == "580.65.06"
     assert (seen.timed_from_s, seen.timed_to_s) == (0.1, 0.3)
-    n_queries = len(pynvml.asked)
+    n_queries = len(pynvml.questions)
     time.sleep(0.25)
-    assert len(pynvml.asked) == n_queries
+    assert len(pynvml.questions) == n_queries
     assert "nvml" not in [thread.name for thread in threading.enumerate()]
 
 

@@ -1,4 +1,4 @@
-"""What every test of oneDNN needs: the library, an accelerator on it, an engine that has prepared nothing yet."""
+"""Fixtures for tests of oneDNN: the library, an accelerator on it, and an engine that has prepared nothing yet."""
 
 from collections.abc import Iterator
 
@@ -31,6 +31,6 @@ def quickly_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def processor() -> Iterator[OneDnnAccelerator]:
-    made = OneDnnAccelerator(threads=2)
-    with made.enter():
-        yield made
+    accelerator = OneDnnAccelerator(threads=2)
+    with accelerator.enter():
+        yield accelerator

@@ -107,14 +107,14 @@ def test_a_convolution_of_an_image_narrower_than_its_stride_does_what_the_refere
 def test_a_normalisation_of_any_size_does_what_the_reference_does(
     side: int, layout: w.Layout, processor: OneDnnAccelerator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By oneDNN's implementations, as where no compiler is."""
+    """oneDNN's implementations are used if there is no C compiler."""
     monkeypatch.setattr(batch_norm, "_compiled", lambda: None)
     norm = w.Norm(8, 64, side, side, layout, "float32", "relu")
     for work in (w.BatchNormForward(norm, 2e-5, 0.1), w.BatchNormBackward(norm)):
         check_against_reference(processor, work)
-    by = next(plan.plan for plan in processor.plans() if plan.work == "batch_norm_backward float32")
-    if layout == "NHWC" and not by.endswith("avx2"):
-        assert by.startswith("bnorm_tbb_jit" if side == 48 else "bnorm_jit")
+    plan_name = next(plan.plan for plan in processor.plans() if plan.work == "batch_norm_backward float32")
+    if layout == "NHWC" and not plan_name.endswith("avx2"):
+        assert plan_name.startswith("bnorm_tbb_jit" if side == 48 else "bnorm_jit")
 
 
 @pytest.mark.parametrize("half", ["float16", "bfloat16"])
@@ -124,8 +124,8 @@ def test_conversions_and_the_loss_scale_are_done_slice_by_slice_as_the_reference
     with accelerator.enter():
         for work in (w.ToSingle(size, half), w.ToHalf(size, half), w.Unscale(size, half)):  # type: ignore[arg-type]
             check_against_reference(accelerator, work)
-    by = {plan.plan for plan in accelerator.plans()}
-    assert ("numpy" in by) is not accelerator.engine.converts(half)
+    plans = {plan.plan for plan in accelerator.plans()}
+    assert ("numpy" in plans) is not accelerator.engine.converts(half)
 
 
 @pytest.mark.parametrize("half", ["float16", "bfloat16"])
@@ -177,7 +177,7 @@ def test_what_a_record_holds_of_implementations_does_not_grow_with_the_layers(pr
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
 def test_no_pass_of_a_convolution_is_tried_by_onednns_reference(dtype: w.DType, processor: OneDnnAccelerator) -> None:
-    """Where it is timed beside others, the first step of ResNet-50 takes minutes."""
+    """If oneDNN's reference were timed as well, the first step of ResNet-50 would take minutes."""
     conv = w.Conv2d(4, 32, 8, 8, 64, 1, 1, 1, 0, "NHWC", dtype)
     for work in (w.ConvFprop(conv), w.ConvDgrad(conv), w.ConvWgrad(conv)):
         names = [primitive.name for primitive in convolution.alternatives(processor.engine, work)]
@@ -188,10 +188,10 @@ def test_float64_is_numpys_to_the_bit(processor: OneDnnAccelerator) -> None:
     conv = w.Conv2d(4, 32, 8, 8, 64, 3, 3, 1, 1, "NHWC", "float64")
     rng = np.random.default_rng(0)
     x, weights = rng.standard_normal(conv.x_shape), rng.standard_normal(conv.w_shape)
-    ours, numpys = np.empty(conv.y_shape), np.empty(conv.y_shape)
-    processor.launch(w.ConvFprop(conv), x, weights, ours)
-    NumpyAccelerator(2).launch(w.ConvFprop(conv), x, weights, numpys)
-    np.testing.assert_array_equal(ours, numpys)
+    by_onednn, by_numpy = np.empty(conv.y_shape), np.empty(conv.y_shape)
+    processor.launch(w.ConvFprop(conv), x, weights, by_onednn)
+    NumpyAccelerator(2).launch(w.ConvFprop(conv), x, weights, by_numpy)
+    np.testing.assert_array_equal(by_onednn, by_numpy)
 
 
 @pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
@@ -289,10 +289,10 @@ def test_without_onednn_numpy_computes_and_the_command_is_named(monkeypatch: pyt
 @pytest.mark.usefixtures("loads_anew")
 @pytest.mark.parametrize(("major", "runtime", "said"), [(2, 2, "oneDNN is 2.7.1, expected 3.x"), (3, 1, "OpenMP")])
 def test_another_version_or_threading_is_refused(
-    major: int, runtime: int, said: str, monkeypatch: pytest.MonkeyPatch
+    major: int, runtime: int, message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     described = library._Version(major, 7, 1, b"", runtime, 0)
     loaded = SimpleNamespace(dnnl_version=lambda: ctypes.pointer(described))
     monkeypatch.setattr(ctypes, "CDLL", lambda name: loaded)
     problem = library.problem()
-    assert problem is not None and said in problem
+    assert problem is not None and message in problem

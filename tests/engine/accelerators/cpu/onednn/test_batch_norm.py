@@ -43,7 +43,7 @@ def test_either_does_what_the_reference_does(
 
 
 def test_of_a_single_pixel_either_makes_its_shift(processor: OneDnnAccelerator) -> None:
-    """Its variance is 0, biased or not."""
+    """The variance of a single value is 0, biased or not."""
     norm = w.Norm(1, 16, 1, 1, "NCHW", "float32", "none")
     x, gamma, beta = np.random.default_rng(0).standard_normal((3, 16)).astype(np.float32)
     running_mean, running_var, y, mean, inv_std = (np.ones(16, np.float32) for _ in range(5))
@@ -152,24 +152,24 @@ def test_in_c_what_is_written_past_the_caches_is_the_same(
             ggamma, gbeta = np.zeros((2, norm.c), np.float32)
             accelerator.launch(w.BatchNormBackward(norm), gy, x, gamma, mean, inv_std, mask, gx, ggamma, gbeta)
         streamed.append([gx.copy(), ggamma, gbeta])
-    for one, other in zip(*streamed, strict=True):
-        assert one.tobytes() == other.tobytes() and np.abs(one.astype(np.float32)).max() > 0
+    for first, other in zip(*streamed, strict=True):
+        assert first.tobytes() == other.tobytes() and np.abs(first.astype(np.float32)).max() > 0
     in_c.launch(w.BatchNormBackward(norm), gy, x, gamma, mean, inv_std, mask, gx, ggamma, gbeta)
 
 
 @pytest.mark.parametrize("taken", [0, 1], ids=["oneDNN", "C"])
 def test_both_passes_of_a_middling_array_go_the_way_that_is_faster_forward(
-    taken: int, fresh_engine: None, monkeypatch: pytest.MonkeyPatch
+    chosen: int, fresh_engine: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whatever backward's own time says: it reads forward's mask."""
     if batch_norm._compiled() is None:
         pytest.skip("no C compiler, or no vectors of 256 bits")
-    asked: list[str] = []
+    timed: list[str] = []
 
     def fastest(engine: object, work: w.Work, ways: Sequence[tuning.Choice]) -> tuning.Choice:
         assert [way.name == IN_C for way in ways] == [False, True]
-        asked.append(work.name)
-        return replace(ways[taken], from_cache=True, provisional=True)
+        timed.append(work.name)
+        return replace(ways[chosen], from_cache=True, provisional=True)
 
     monkeypatch.setattr(batch_norm, "fastest", fastest)
     norm = w.Norm(8, 64, 16, 16, "NHWC", "float32", "relu")
@@ -177,8 +177,8 @@ def test_both_passes_of_a_middling_array_go_the_way_that_is_faster_forward(
     with accelerator.enter():
         for work in (w.BatchNormForward(norm, 2e-5, 0.1), w.BatchNormBackward(norm)):
             check_against_reference(accelerator, work)
-    assert [plan.plan == IN_C for plan in accelerator.plans()] == 2 * [bool(taken)]
-    assert asked == ["batch_norm_forward"]
+    assert [plan.plan == IN_C for plan in accelerator.plans()] == 2 * [bool(chosen)]
+    assert timed == ["batch_norm_forward"]
     assert all(plan.from_cache and plan.provisional for plan in accelerator.plans())
 
 

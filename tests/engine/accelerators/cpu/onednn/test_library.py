@@ -47,9 +47,9 @@ class Bound:
     """A launch on arrays of its own, and what is to be in the last of them, which is written."""
 
     def __init__(self, work: w.Work, way: object, seed: int) -> None:
-        given = random_inputs(work, np.random.default_rng(seed))
-        self._expected = list(on_host(work, given).values())[-1]
-        self._arrays = [given.get(operand.name, np.zeros(operand.shape, operand.dtype)) for operand in work.operands]
+        inputs = random_inputs(work, np.random.default_rng(seed))
+        self._expected = list(on_host(work, inputs).values())[-1]
+        self._arrays = [inputs.get(operand.name, np.zeros(operand.shape, operand.dtype)) for operand in work.operands]
         self.launch = way.bind(*self._arrays)  # type: ignore[attr-defined]
 
     def check(self) -> None:
@@ -97,12 +97,12 @@ def test_products_and_filters_of_each_threads_own_are_among_the_ways(processor: 
     """The planted faults of slices would be seen in these too: see test_accelerator.py."""
     single, small = w.Conv2d(4, 64, 8, 8, 64, 1, 1, 1, 0, "NHWC", "float32"), replace(CONV, n=1, h=4, w=4)
     for kind in (w.ConvFprop, w.ConvDgrad, w.ConvWgrad):
-        of_single, of_small, others = (
+        of_single, of_small, remaining = (
             [way.name for way in convolution.alternatives(processor.engine, kind(conv))]
             for conv in (single, small, CONV)
         )
         assert len(of_single) > tuning.MOST
-        assert len(others) == len(convolution._by_images(processor.engine, kind(CONV))) + len(
+        assert len(remaining) == len(convolution._by_images(processor.engine, kind(CONV))) + len(
             convolution._by_filters(processor.engine, kind(CONV))
         )
         assert not set(convolution._by_filters(processor.engine, kind(single)))

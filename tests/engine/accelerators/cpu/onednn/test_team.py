@@ -39,10 +39,10 @@ def test_without_a_compiler_threads_of_python_do_the_same(
 def test_a_launch_waits_for_no_other_threads_launch(fresh_engine: None) -> None:
     """The other thread's launch holds the team until this one is done."""
     engine = OneDnnAccelerator(threads=2).engine
-    begun, goes_on, made = threading.Event(), threading.Event(), []
+    begun, goes_on, calls = threading.Event(), threading.Event(), []
 
     def note(primitive: int, *_: Any) -> int:
-        made.append(primitive)
+        calls.append(primitive)
         if primitive == 1:
             begun.set()
             assert goes_on.wait(20)
@@ -50,10 +50,10 @@ def test_a_launch_waits_for_no_other_threads_launch(fresh_engine: None) -> None:
 
     execute = team.EXECUTE(note)
     address = ctypes.cast(execute, ctypes.c_void_p)
-    own = team.team(engine.set_threads, engine.set_handle, 2)
-    assert own is not None
+    second_team = team.team(engine.set_threads, engine.set_handle, 2)
+    assert second_team is not None
     first, second = (
-        own.bind([[[team.PrimitiveCall(address, n, None, None, 0)]] * width]) for n, width in ((1, 1), (2, 3))
+        second_team.bind([[[team.PrimitiveCall(address, n, None, None, 0)]] * width]) for n, width in ((1, 1), (2, 3))
     )
     other = threading.Thread(target=first)
     other.start()
@@ -61,15 +61,15 @@ def test_a_launch_waits_for_no_other_threads_launch(fresh_engine: None) -> None:
     assert second() == 0
     goes_on.set()
     other.join()
-    assert made == [1, 2, 2, 2]
+    assert calls == [1, 2, 2, 2]
 
 
 @pytest.mark.parametrize("made", ["bind", "places"])
 def test_the_status_of_a_launch_that_fails_is_told(
-    made: str, fresh_engine: None, monkeypatch: pytest.MonkeyPatch
+    result: str, fresh_engine: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     accelerator = OneDnnAccelerator(threads=2)
-    monkeypatch.setattr(accelerator.engine.team, made, lambda _: lambda *_: 2)
+    monkeypatch.setattr(accelerator.engine.team, result, lambda _: lambda *_: 2)
     with pytest.raises(RuntimeError, match="status 2"):
         launched(WORKS[0], accelerator)
 

@@ -20,9 +20,9 @@ def trained(config: str, **site: object) -> Trained:
 
 @pytest.mark.parametrize("config", ["fp32", "fp16", "fp32+batched+nhwc+fused", "bf16+batched+nhwc+fused"])
 def test_a_training_is_numpys(config: str) -> None:
-    ours, numpys = trained(config), trained(config, site=numpys_processor(THREADS))
-    assert not np.array_equal(ours.change, numpys.change), "one implementation, compared with itself"
+    by_onednn, by_numpy = trained(config), trained(config, site=numpys_processor(THREADS))
+    assert not np.array_equal(by_onednn.change, by_numpy.change), "one implementation, compared with itself"
     tolerance = ROUNDING.of(storage_of(RUNGS[name] for name in config.split("+")))
     assert tolerance is not None
-    assert loss_distance(ours, numpys) <= tolerance.loss
-    assert change_distance(ours, numpys) <= tolerance.update
+    assert loss_distance(by_onednn, by_numpy) <= tolerance.loss
+    assert change_distance(by_onednn, by_numpy) <= tolerance.update

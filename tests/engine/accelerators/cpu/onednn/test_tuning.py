@@ -27,9 +27,9 @@ class OnTwoThreads:
 @pytest.fixture(autouse=True)
 def beside_others(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     """Whether other work has the processors, of which the machine that tests run on says nothing; empty: no."""
-    others: list[bool] = []
-    monkeypatch.setattr(tuning, "_is_disturbed", lambda engine: bool(others))
-    return others
+    disturbed: list[bool] = []
+    monkeypatch.setattr(tuning, "_is_disturbed", lambda engine: bool(disturbed))
+    return disturbed
 
 
 @pytest.fixture(autouse=True)
@@ -40,9 +40,9 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    made = [0.0]
-    monkeypatch.setattr(time, "perf_counter", lambda: made[0])
-    return made
+    now_s = [0.0]
+    monkeypatch.setattr(time, "perf_counter", lambda: now_s[0])
+    return now_s
 
 
 def fastest(ways: Sequence[Way | tuning.LazyPrimitive]) -> tuning.Choice:
@@ -69,10 +69,10 @@ class Way:
     ("ticks", "taken"), [((10, 9, 7), 2), ((10, 9.9, 9.8), 0), ((10, 50, 9), 2), ((10,), 0)], ids=str
 )
 def test_the_fastest_is_taken_if_it_is_faster_than_the_preferred_by_more_than_noise(
-    ticks: tuple[float, ...], taken: int, clock: list[float]
+    ticks: tuple[float, ...], expected: int, clock: list[float]
 ) -> None:
     ways = [Way(f"way {i}", clock, each) for i, each in enumerate(ticks)]
-    assert fastest(ways).name == f"way {taken}"
+    assert fastest(ways).name == f"way {expected}"
 
 
 def test_what_is_far_behind_is_run_twice_and_no_more(clock: list[float]) -> None:
@@ -92,27 +92,27 @@ def test_a_way_that_met_another_process_in_its_first_look_is_looked_at_again(clo
 
 def test_a_few_processes_add_their_times_and_those_after_them_measure_nothing(clock: list[float]) -> None:
     """The first process meets a busy moment, in which the better way looks worse."""
-    taken = []
+    choices = []
     for slow, fast in [(10, 12), (10, 6), (10, 6), (10, 50), (10, 50)]:
         ways = [Way("slow", clock, slow), Way("fast", clock, fast)]
         choice = fastest(ways)
-        taken.append((choice.name, choice.from_cache, bool(ways[0].runs)))
+        choices.append((choice.name, choice.from_cache, bool(ways[0].runs)))
     measured = [("slow", False, True), ("fast", False, True), ("fast", False, True)]
-    assert taken == [*measured, ("fast", True, False), ("fast", True, False)]
+    assert choices == [*measured, ("fast", True, False), ("fast", True, False)]
 
 
 def test_choices_made_beside_other_work_are_provisional_until_a_process_has_its_processors(
     clock: list[float], beside_others: list[bool]
 ) -> None:
-    """Beside other work the better way looks worse."""
-    taken = []
-    for others in (True,) * 5 + (False,) * 4 + (True,):
-        beside_others[:] = [True] * others
-        ways = [Way("slow", clock, 10), Way("fast", clock, 12 if others else 6)]
+    """The faster implementation seems slower under other load."""
+    choices = []
+    for is_disturbed in (True,) * 5 + (False,) * 4 + (True,):
+        beside_others[:] = [True] * is_disturbed
+        ways = [Way("slow", clock, 10), Way("fast", clock, 12 if is_disturbed else 6)]
         choice = fastest(ways)
-        taken.append((choice.name, choice.provisional, choice.from_cache, bool(ways[1].runs)))
+        choices.append((choice.name, choice.provisional, choice.from_cache, bool(ways[1].runs)))
     provisional = [("slow", True, False, True)] * 3 + [("slow", True, True, False)] * 2
-    assert taken == [*provisional, *[("fast", False, False, True)] * 3, *[("fast", False, True, False)] * 2]
+    assert choices == [*provisional, *[("fast", False, False, True)] * 3, *[("fast", False, True, False)] * 2]
 
 
 def test_what_another_process_kept_meanwhile_stays(clock: list[float]) -> None:
@@ -143,15 +143,15 @@ def test_a_process_is_beside_others_by_its_lost_time_or_as_one_of_several_ranks(
 
 
 def test_of_ways_whose_times_are_kept_one_is_made(clock: list[float]) -> None:
-    made: list[str] = []
+    created: list[str] = []
 
     def unmade(name: str, ticks: float) -> tuning.LazyPrimitive:
-        return tuning.LazyPrimitive(name, lambda: made.append(name) or Way(name, clock, ticks))  # type: ignore[func-returns-value, return-value, arg-type]
+        return tuning.LazyPrimitive(name, lambda: created.append(name) or Way(name, clock, ticks))  # type: ignore[func-returns-value, return-value, arg-type]
 
     for processes in range(tuning.PROCESSES + 1):
-        made.clear()
+        created.clear()
         assert fastest([unmade("slow", 30), unmade("fast", 10)]).name == "fast"
-        assert made == [["slow", "fast"], ["fast"]][processes == tuning.PROCESSES], processes
+        assert created == [["slow", "fast"], ["fast"]][processes == tuning.PROCESSES], processes
 
 
 @pytest.mark.parametrize("content", ["other ways", "damaged", "fresh"])

@@ -1,4 +1,4 @@
-"""Where oneDNN has no vectors of 16 bits, its work of them is that of float32 between conversions."""
+"""16-bit operations on CPUs without vectorised conversions equal those in float32 between conversions."""
 
 import numpy as np
 import pytest
@@ -12,7 +12,7 @@ from tcbench.engine.accelerators.cpu.onednn.accelerator import OneDnnAccelerator
 from tcbench.engine.accelerators.cpu.onednn.library import Engine
 
 HALVES = ("float16", "bfloat16")
-LARGER = [one for one in (*convolutions(), *norms()) if any(half in one.values[0].key for half in HALVES)]
+LARGER = [case for case in (*convolutions(), *norms()) if any(half in case.values[0].key for half in HALVES)]
 SMALL = list({case.work.name: case for case in CASES if not case.special and "float16" in case.work.key}.values())
 
 

@@ -152,12 +152,12 @@ ONEDNN = pytest.param(
 )
 def test_threads_change_no_bit_of_an_update(work: w.Work, special: bool, accelerator: type[NumpyAccelerator]) -> None:
     case = Case(work, special=special, state=(8, 2, 0, 0))
-    given, results = inputs(case), []
+    inputs_of_case, results = inputs(case), []
     for threads in (1, 2, 3, 4):
         processor = accelerator(threads)
         with processor.enter():
-            results.append(run_on(processor, case, given))
-    if "state" in given:
+            results.append(run_on(processor, case, inputs_of_case))
+    if "state" in inputs_of_case:
         assert (results[0]["state"][w.OVERFLOWS] > 2) == special
     for result in results[1:]:
         for name, array in result.items():

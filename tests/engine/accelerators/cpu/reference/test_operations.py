@@ -23,12 +23,14 @@ LAYOUTS: tuple[w.Layout, ...] = ("NCHW", "NHWC")
 EPS, MOMENTUM = 2e-5, 0.1
 
 
-def do(work: w.Work, given: Arrays) -> Arrays:
+def do(work: w.Work, inputs_by_name: Arrays) -> Arrays:
     """Return all arrays of a piece of work by name once it is done. Those that are not given begin as garbage."""
     arrays = {}
     for operand in work.operands:
         garbage = np.full(operand.bytes, 0xFF, np.uint8).view(operand.dtype).reshape(operand.shape)
-        arrays[operand.name] = np.array(given[operand.name], operand.dtype) if operand.name in given else garbage
+        arrays[operand.name] = (
+            np.array(inputs_by_name[operand.name], operand.dtype) if operand.name in inputs_by_name else garbage
+        )
     accelerator = NumpyAccelerator(threads=2)
     with accelerator.enter():
         accelerator.launch(work, *arrays.values())
@@ -160,13 +162,13 @@ def philox(counter: tuple[int, int, int, int], key: tuple[int, int]) -> tuple[in
 def kept_values(work: Any, seed: int, count: int) -> Array:
     """1 or 0 for every value as it is stored."""
     blocks = [philox((i, 0, count, 0), (seed, 0)) for i in range(-(-work.size // 4))]
-    kept = (np.array(blocks).reshape(-1)[: work.size] >= round(work.ratio * 2**32)).reshape(work.n, work.c, -1)
-    return (kept if work.layout == "NCHW" else kept.transpose(0, 2, 1)).reshape(-1)
+    mask = (np.array(blocks).reshape(-1)[: work.size] >= round(work.ratio * 2**32)).reshape(work.n, work.c, -1)
+    return (mask if work.layout == "NCHW" else mask.transpose(0, 2, 1)).reshape(-1)
 
 
 def dropped(work: w.DropoutForward, a: Arrays) -> Arrays:
-    kept = kept_values(work, *a["counter"].tolist())
-    return {"kept": kept, "y": kept * a["x"] / 0.6}
+    mask = kept_values(work, *a["counter"].tolist())
+    return {"kept": mask, "y": mask * a["x"] / 0.6}
 
 
 def lrn(work: w.LrnForward, a: Arrays) -> Arrays:
@@ -189,7 +191,7 @@ def losses(work: w.SoftmaxCrossEntropyForward, a: Arrays) -> Arrays:
 
 def factor(work: w.KroneckerFactor, a: Arrays) -> Arrays:
     x = a["x"] if work.layout == "NCHW" else a["x"].T
-    moments = [[math.fsum(one * other) / work.samples for other in x] for one in x]
+    moments = [[math.fsum(row * other) / work.samples for other in x] for row in x]
     return {"factor": np.array(moments) + work.decay * a["factor"]}
 
 
@@ -265,17 +267,17 @@ FORWARD: list[tuple[w.Work, Expected]] = [
 
 @pytest.mark.parametrize(("work", "expected"), [pytest.param(*case, id=case[0].label) for case in FORWARD])
 def test_it_is_chainers_function_or_the_definition(work: w.Work, expected: Expected) -> None:
-    given = inputs(work)
-    done, right = do(work, given), expected(work, given)
+    operands = inputs(work)
+    done, right = do(work, operands), expected(work, operands)
     for operand in work.operands:
         if operand.role == "in":
-            np.testing.assert_array_equal(done[operand.name], given[operand.name], operand.name)
+            np.testing.assert_array_equal(done[operand.name], operands[operand.name], operand.name)
             continue
-        found = done[operand.name]
-        wanted = np.asarray(right[operand.name]).reshape(found.shape)
+        actual = done[operand.name]
+        target = np.asarray(right[operand.name]).reshape(actual.shape)
         if isinstance(work, w.KroneckerFactor):
-            found, wanted = np.tril(found), np.tril(wanted)
-        np.testing.assert_allclose(found.astype(float), wanted.astype(float), 1e-9, 1e-12, err_msg=operand.name)
+            actual, target = np.tril(actual), np.tril(target)
+        np.testing.assert_allclose(actual.astype(float), target.astype(float), 1e-9, 1e-12, err_msg=operand.name)
 
 
 # -- gradients ---------------------------------------------------------------------------------------------------------
@@ -301,25 +303,25 @@ GRADIENTS: list[tuple[w.Work, w.Work]] = [
 
 @pytest.mark.parametrize(("backward", "forward"), [pytest.param(*case, id=case[0].label) for case in GRADIENTS])
 def test_a_gradient_is_the_slope_of_its_forward_operation(backward: w.Work, forward: w.Work) -> None:
-    given, rng = inputs(forward), np.random.default_rng(1)
-    done = do(forward, given)
+    operands, rng = inputs(forward), np.random.default_rng(1)
+    done = do(forward, operands)
     output = next(name for name in ("y", "columns", "losses") if name in done)
     gy = rng.standard_normal(done[output].shape)
     if output == "losses":  # their gradient is one number, times the weight, over N
         gy = np.full(4, 1.7 * 0.3 / 4)
-    found = do(
+    gradients = do(
         backward,
-        {**given, **done, f"g{output}": gy, "gloss": np.array(1.7), "other": np.ones_like(given.get("x", 0.0))},
+        {**operands, **done, f"g{output}": gy, "gloss": np.array(1.7), "other": np.ones_like(operands.get("x", 0.0))},
     )
     checked = 0
-    for name, values in given.items():
-        gradient = found.get(f"g{name}")
+    for name, values in operands.items():
+        gradient = gradients.get(f"g{name}")
         if gradient is None or {operand.name: operand for operand in backward.operands}[f"g{name}"].role == "in":
             continue
         if isinstance(backward, w.ConvDgradAdd):
             gradient = gradient - 1
         line = rng.standard_normal(values.shape)
-        above, below = (do(forward, {**given, name: values + step * line})[output] for step in (1e-5, -1e-5))
+        above, below = (do(forward, {**operands, name: values + step * line})[output] for step in (1e-5, -1e-5))
         slope = ((above - below) / 2e-5 * gy).sum()
         np.testing.assert_allclose((gradient.reshape(-1, *values.shape) * line).sum(), slope, 1e-6, 1e-7, err_msg=name)
         checked += 1
@@ -331,7 +333,7 @@ def test_a_gradient_is_the_slope_of_its_forward_operation(backward: w.Work, forw
 
 def of_parameters(work: Any, overflows: bool = False) -> tuple[Arrays, list[Array], list[Array]]:
     """Return what a work on all parameters reads, the gradients, and the 16-bit weights."""
-    rng, given = np.random.default_rng(0), inputs(work)
+    rng, operands = np.random.default_rng(0), inputs(work)
     gradients = [
         rng.standard_normal(size).astype(PARAMETERS.gradient_dtype(half))
         for size, half in zip(PARAMETERS.sizes, PARAMETERS.halves, strict=True)
@@ -340,48 +342,48 @@ def of_parameters(work: Any, overflows: bool = False) -> tuple[Arrays, list[Arra
         gradients[1][[2, w.CHUNK + 1]], gradients[2][3] = (np.inf, np.nan), -np.inf
     halves = [np.zeros(g.size * (g.dtype == "float16"), "float16") for g in gradients]
     addresses = zip(gradients, halves, strict=True)
-    given["table"] = np.array([(g.ctypes.data, half.ctypes.data * bool(half.size)) for g, half in addresses])
-    return given, gradients, halves
+    operands["table"] = np.array([(g.ctypes.data, half.ctypes.data * bool(half.size)) for g, half in addresses])
+    return operands, gradients, halves
 
 
 @pytest.mark.parametrize("overflows", [False, True])
 def test_a_batched_update_is_a_step_of_chainers_optimizer_for_each_parameter(overflows: bool) -> None:
     work = w.BatchedUpdate(PARAMETERS, 0.1, 0.9, 0.01, dynamic=False)
-    given, gradients, halves = of_parameters(work, overflows)
-    done = do(work, given)
+    operands, gradients, halves = of_parameters(work, overflows)
+    done = do(work, operands)
     for place, gradient, half in zip(PARAMETERS.places, gradients, halves, strict=True):
-        here, finite = slice(place, place + gradient.size), np.isfinite(gradient)
-        master, velocity = (given[name][here].astype(float) for name in ("master", "velocity"))
+        span, finite = slice(place, place + gradient.size), np.isfinite(gradient)
+        master, velocity = (operands[name][span].astype(float) for name in ("master", "velocity"))
         g = np.where(finite, gradient, 0).astype(float) / 8
         right = chainers_sgd(work, {"g": g, "v": velocity, "w": master}, 0.01)
         for name, before, after in (("master", master, right["w"]), ("velocity", velocity, right["v"])):
-            np.testing.assert_allclose(done[name][here], np.where(finite, after, before), 1e-6, 1e-6, err_msg=name)
+            np.testing.assert_allclose(done[name][span], np.where(finite, after, before), 1e-6, 1e-6, err_msg=name)
         if half.size:
-            np.testing.assert_array_equal(half, [rounded("float16", value) for value in done["master"][here].tolist()])
+            np.testing.assert_array_equal(half, [rounded("float16", value) for value in done["master"][span].tolist()])
     assert done["state"].tolist() == [8, 2 + 3 * overflows, 0, 0]
 
 
 def test_a_batched_update_with_a_dynamic_scale_changes_nothing_once_an_overflow_was_counted() -> None:
     work = w.BatchedUpdate(PARAMETERS, 0.1, 0.9, 0.01, dynamic=True)
-    given, gradients, halves = of_parameters(work)
-    done = do(work, given)
+    operands, gradients, halves = of_parameters(work)
+    done = do(work, operands)
     assert len(gradients) == 3  # they have to outlive the work, which knows their addresses alone
-    assert all(np.array_equal(done[name], given[name]) for name in ("master", "velocity", "state"))
+    assert all(np.array_equal(done[name], operands[name]) for name in ("master", "velocity", "state"))
     assert not halves[0].any()
 
 
 def test_chunks_with_an_overflow_are_counted() -> None:
-    given, gradients, _ = of_parameters(w.CheckFinite(PARAMETERS), overflows=True)
-    assert do(w.CheckFinite(PARAMETERS), given)["state"].tolist() == [8, 5, 0, 0]
+    operands, gradients, _ = of_parameters(w.CheckFinite(PARAMETERS), overflows=True)
+    assert do(w.CheckFinite(PARAMETERS), operands)["state"].tolist() == [8, 5, 0, 0]
     assert not np.isfinite(gradients[1]).all()  # they have to outlive the work, which knows their addresses alone
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 def test_gradients_are_packed_at_their_places_and_nothing_between_is_written(dtype: w.DType) -> None:
     work = w.PackGradients(PARAMETERS, dtype, 0.5)
-    given, gradients, _ = of_parameters(work)
+    operands, gradients, _ = of_parameters(work)
     before = np.full(PARAMETERS.total, 77, dtype)
-    flat = do(work, {**given, "flat": before})["flat"]
+    flat = do(work, {**operands, "flat": before})["flat"]
     for place, gradient in zip(PARAMETERS.places, gradients, strict=True):
         np.testing.assert_array_equal(flat[place : place + gradient.size], (gradient / 2).astype(dtype))
         before[place : place + gradient.size] = flat[place : place + gradient.size]
@@ -425,8 +427,8 @@ def test_damping_is_shared_so_that_both_factors_are_weighed(sign: int, pi: float
 def test_an_inverse_times_the_matrix_is_one(dtype: w.DType, size: int) -> None:
     root = np.random.default_rng(size).standard_normal((size, 2 * size))
     right = root @ root.T / size + 0.1 * np.eye(size)
-    given = {"x": np.where(np.tri(size, dtype=bool), right, np.nan), "info": np.zeros(1)}
-    done = do(w.CholeskyInverse(size, dtype), given)
+    operands = {"x": np.where(np.tri(size, dtype=bool), right, np.nan), "info": np.zeros(1)}
+    done = do(w.CholeskyInverse(size, dtype), operands)
     np.testing.assert_allclose(done["x"] @ right, np.eye(size), atol=1e-4 if dtype == "float32" else 1e-10)
     np.testing.assert_array_equal(done["x"], done["x"].T)
     assert done["info"][0] == 0
