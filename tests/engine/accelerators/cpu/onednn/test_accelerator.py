@@ -287,7 +287,7 @@ def test_without_onednn_numpy_computes_and_the_command_is_named(monkeypatch: pyt
 
 
 @pytest.mark.usefixtures("loads_anew")
-@pytest.mark.parametrize(("major", "runtime", "said"), [(2, 2, "oneDNN is 2.7.1, expected 3.x"), (3, 1, "OpenMP")])
+@pytest.mark.parametrize(("major", "runtime", "message"), [(2, 2, "oneDNN is 2.7.1, expected 3.x"), (3, 1, "OpenMP")])
 def test_another_version_or_threading_is_refused(
     major: int, runtime: int, message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

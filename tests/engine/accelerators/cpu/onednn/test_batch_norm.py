@@ -157,7 +157,7 @@ def test_in_c_what_is_written_past_the_caches_is_the_same(
     in_c.launch(w.BatchNormBackward(norm), gy, x, gamma, mean, inv_std, mask, gx, ggamma, gbeta)
 
 
-@pytest.mark.parametrize("taken", [0, 1], ids=["oneDNN", "C"])
+@pytest.mark.parametrize("chosen", [0, 1], ids=["oneDNN", "C"])
 def test_both_passes_of_a_middling_array_go_the_way_that_is_faster_forward(
     chosen: int, fresh_engine: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:

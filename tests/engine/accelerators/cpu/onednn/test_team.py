@@ -64,7 +64,7 @@ def test_a_launch_waits_for_no_other_threads_launch(fresh_engine: None) -> None:
     assert calls == [1, 2, 2, 2]
 
 
-@pytest.mark.parametrize("made", ["bind", "places"])
+@pytest.mark.parametrize("result", ["bind", "places"])
 def test_the_status_of_a_launch_that_fails_is_told(
     result: str, fresh_engine: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -66,7 +66,7 @@ class Way:
 
 
 @pytest.mark.parametrize(
-    ("ticks", "taken"), [((10, 9, 7), 2), ((10, 9.9, 9.8), 0), ((10, 50, 9), 2), ((10,), 0)], ids=str
+    ("ticks", "expected"), [((10, 9, 7), 2), ((10, 9.9, 9.8), 0), ((10, 50, 9), 2), ((10,), 0)], ids=str
 )
 def test_the_fastest_is_taken_if_it_is_faster_than_the_preferred_by_more_than_noise(
     ticks: tuple[float, ...], expected: int, clock: list[float]
