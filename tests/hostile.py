@@ -24,6 +24,7 @@ from tcbench import commands as cli
 from tcbench.analysis.summary import summarise
 from tcbench.core import record
 from tcbench.core.timeline import Span, Timeline
+from tcbench.engine.api import Ceilings
 from tcbench.run import ceilings
 from tcbench.tracing import perfetto
 
@@ -183,8 +184,7 @@ def prepare(folder: Path) -> Path:
     ]
     factories.write(folder / "good.jsonl", *trials)
     with cache(folder):
-        value = {"device_name": "it", "flops_s": {"fp32": 1e11}, "bandwidth_bytes_s": 1e10, "says": "measured"}
-        ceilings._keep(summarise(trials)[0], value)
+        ceilings._keep(summarise(trials)[0], Ceilings("it", {"fp32": 1e11}, 1e10, "measured"))
     return folder
 
 
