@@ -1,4 +1,4 @@
-"""What could be added to a config, and which of that is next."""
+"""The gains from changes to a config, and the one to try next."""
 
 from collections.abc import Sequence
 
@@ -15,7 +15,7 @@ from tcbench.show.bottlenecks import limit_words
 
 
 def of_phases(**host_s: float) -> Bottleneck:
-    """Of a step that takes as long as its phases together."""
+    """Return the bottleneck of a step that takes as long as its phases together."""
     measurement = make_measurement([sum(host_s.values())] * 12, phases=make_phases(host_s), prefetch_depth=0)
     return explain_records([make_record(batch_size=8, measurement=measurement)])
 
@@ -107,6 +107,6 @@ def test_kfac_is_left_out_where_its_factors_and_inverses_are_what_takes_long() -
 def test_a_cell_whose_phases_have_no_times_is_not_explained(missing: set[str]) -> None:
     phases = make_phases({name: () if name in missing else (0.5,) for name in ("io", "forward")})
     empty = remeasured(make_record(), phases=phases)
-    assert [one.bottleneck for one in explain([empty])] == [None]
+    assert [explanation.bottleneck for explanation in explain([empty])] == [None]
     with pytest.raises(ValueError, match="nothing was measured"):
         explain_records([empty])

@@ -1,4 +1,4 @@
-"""What holds a cell back: known timelines give exactly the known numbers, any timeline gives numbers that add up."""
+"""Bottlenecks: known timelines give exactly the known numbers, any timeline gives numbers that add up."""
 
 import itertools
 from dataclasses import astuple, replace
@@ -181,8 +181,8 @@ def spans(lane: str, kinds: list[str], names: list[str], **size: int) -> st.Sear
 
     took = st.floats(1e-6 if "step" in kinds else 0, 3)
     number, cause = st.none() | st.integers(0, 3), st.sampled_from(["forward", "backward", None])
-    one = st.builds(make_span, times, took, st.sampled_from(kinds), st.sampled_from(names), number, cause)
-    return st.lists(one, max_size=8, **size)
+    any_span = st.builds(make_span, times, took, st.sampled_from(kinds), st.sampled_from(names), number, cause)
+    return st.lists(any_span, max_size=8, **size)
 
 
 PHASES = ["io", "forward", "backward"]
@@ -253,7 +253,7 @@ def test_the_step_of_trials_that_differ_is_that_of_their_geometric_mean_as_in_ev
             measurement=make_measurement(
                 [step_s] * 12,
                 phases=tuple(
-                    PhaseTimes(name=of, host_s=(part * step_s,)) for of, part in (("io", 0.25), ("forward", 0.75))
+                    PhaseTimes(name=name, host_s=(part * step_s,)) for name, part in (("io", 0.25), ("forward", 0.75))
                 ),
             ),
         )
@@ -345,7 +345,7 @@ def test_a_host_whose_gpu_is_idle_did_not_wait_for_it_in_any_step(busy_s: float,
     ],
 )
 def test_the_all_reduce_is_a_stage_of_its_own(allreduce: float, verdict: str, says: str) -> None:
-    """On a CPU: the exchange takes this share of a step of 0.1 s."""
+    """The exchange takes this share of a CPU's step of 0.1 s."""
     measurement = make_measurement_of_ranks((0.1,) * 12, 2, allreduce=allreduce)
     bottleneck = explain_records([make_record(cell=make_cell(batch_size=8, ranks=2), measurement=measurement)])
     assert (bottleneck.verdict, limit_sentence(bottleneck)) == (verdict, f"{limit_words(bottleneck)}: {says}")

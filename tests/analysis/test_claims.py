@@ -72,22 +72,22 @@ def times(factor: float, rates: Sequence[float] = STEADY) -> list[float]:
 def test_the_whole_interval_decides_a_comparison(relation: Relation, factor: float, expected: ClaimOutcome) -> None:
     margin = 0.1 if relation == "about" else 0.0
     evaluated = judged(make_claim(relation, margin=margin), trials("fp16", *times(factor)), trials("fp32", *times(1.0)))
-    [at] = evaluated.batch_sizes
-    assert evaluated.outcome == at.outcome == expected
-    assert at.unit == "trials"
-    assert at.ratio.value == pytest.approx(factor, rel=1e-9)
-    assert at.ratio.low < factor < at.ratio.high
+    [outcome] = evaluated.batch_sizes
+    assert evaluated.outcome == outcome.outcome == expected
+    assert outcome.unit == "trials"
+    assert outcome.ratio.value == pytest.approx(factor, rel=1e-9)
+    assert outcome.ratio.low < factor < outcome.ratio.high
     assert not evaluated.by_one_trial
 
 
 @pytest.mark.parametrize(("relation", "factor"), [("faster", 1.1), ("slower", 0.9), ("about", 1.05), ("about", 1.3)])
 def test_an_undecided_comparison_says_how_many_more_trials_would_decide(relation: Relation, factor: float) -> None:
     def judgement(n: int) -> EvaluatedClaim:
-        """As many trials with the same mean and variance, on each side; the sides have nothing in common."""
+        """Return the outcome with n trials a side, of equal mean and variance; the sides have nothing in common."""
         sd = 0.15 * math.sqrt((n - 1) / n)
-        one, other = ([math.exp(sd if i % 4 in ups else -sd) for i in range(n)] for ups in ((1, 3), (0, 1)))
+        left, other = ([math.exp(sd if i % 4 in ups else -sd) for i in range(n)] for ups in ((1, 3), (0, 1)))
         margin = 0.12 if relation == "about" else 0.0
-        return judged(make_claim(relation, margin=margin), trials("fp16", *times(factor, one)), trials("fp32", *other))
+        return judged(make_claim(relation, margin=margin), trials("fp16", *times(factor, left)), trials("fp32", *other))
 
     few = judgement(4)
     more = few.batch_sizes[0].more_trials
@@ -148,11 +148,11 @@ def test_batch_sizes_together_make_the_claims_outcome(quantifier: str, factors: 
             records += trials("fp32", *STEADY, batch_size=batch_size)
     evaluated = judged(make_claim(batch_sizes=(4, 8), quantifier=quantifier), records)
     assert evaluated.outcome == expected
-    assert [one.batch_size for one in evaluated.batch_sizes] == [4, 8]
+    assert [outcome.batch_size for outcome in evaluated.batch_sizes] == [4, 8]
 
 
 @pytest.mark.parametrize(
-    ("status", "said", "run_again"),
+    ("status", "reason", "run_again"),
     [
         ("skipped", "fp16 skipped: opencv: needs the package cv2: pip install opencv-python-headless", False),
         ("oom", "fp16 out of memory", False),
@@ -161,11 +161,11 @@ def test_batch_sizes_together_make_the_claims_outcome(quantifier: str, factors: 
         (None, "fp16 never run", True),
     ],
 )
-def test_what_was_not_measured_has_its_reason_and_the_command(status: Any, said: str, run_again: bool) -> None:
+def test_what_was_not_measured_has_its_reason_and_the_command(status: Any, reason: str, run_again: bool) -> None:
     left = [] if status is None else [factories.make_record("fp16", status=status)]
     evaluated = judged(make_claim(), left, trials("fp32", *STEADY))
     assert evaluated.outcome == "not measured"
-    assert evaluated.batch_sizes[0].why == said
+    assert evaluated.batch_sizes[0].why == reason
     assert evaluated.command == ("tcbench run cpu --config fp16 --bs 4" if run_again else None)
 
 
@@ -210,8 +210,8 @@ def test_the_speed_of_a_rung_that_is_emulated_says_nothing_of_it() -> None:
     assert (evaluated.outcome, evaluated.command) == ("not testable here", None)
     assert evaluated.batch_sizes[0].why == "bf16 emulated"
     more = make_claim(left="bf16", batch_sizes=(4, 8))  # at 8 it was never run, and would tell no more
-    there = (emulated_trials("bf16", *times(0.3)), trials("fp32", *STEADY))
-    assert judged(more, *there).command is None
+    measured_trials = (emulated_trials("bf16", *times(0.3)), trials("fp32", *STEADY))
+    assert judged(more, *measured_trials).command is None
     best = make_claim(left="best of *", batch_sizes=(4, 8))  # another config may be the best at 8
     assert judged(best, emulated_trials("bf16", *times(3.0)), trials("fp32", *STEADY)).command is not None
     measured = judged(make_claim(left="bf16"), trials("bf16", *times(0.3)), trials("fp32", *STEADY))
@@ -284,15 +284,15 @@ def test_kernels_per_step_come_from_timelines(left: int, right: int, expected: C
 def test_a_stated_rate_stands_beside_a_cell_of_one_trial_among_others_of_more() -> None:
     few, more = trials("fp16", 120.0), trials("fp32", *STEADY)
     evaluated = judged(make_claim("about", right=None, images_per_s=100.0, margin=0.5), few, more)
-    [at] = evaluated.batch_sizes
-    assert (evaluated.outcome, at.unit, at.ratio.value) == ("holds", "trials", pytest.approx(1.2))
-    assert at.ratio.low < 1.2 < at.ratio.high
+    [outcome] = evaluated.batch_sizes
+    assert (evaluated.outcome, outcome.unit, outcome.ratio.value) == ("holds", "trials", pytest.approx(1.2))
+    assert outcome.ratio.low < 1.2 < outcome.ratio.high
 
 
 def test_a_scorecards_commands_run_what_is_missing_at_once() -> None:
     claims = (make_claim(), make_claim("runs", "fp16+dali", None, batch_sizes=(8,)), make_claim("trains like"))
-    asked = ScenarioClaims("cpu", claims, "tcbench run cpu")
-    [card] = scorecards(trials("fp32", *STEADY), lambda _: asked)
+    scenario_claims = ScenarioClaims("cpu", claims, "tcbench run cpu")
+    [card] = scorecards(trials("fp32", *STEADY), lambda _: scenario_claims)
     assert card.commands == ("tcbench run cpu --config fp16 --config fp16+dali --bs 4,8", "tcbench numerics")
 
 
@@ -309,8 +309,8 @@ def test_the_talk_holds_on_records_planted_as_the_talk_tells_them() -> None:
     }
     gpu_bound = {("fp32", 64), (static, 64)}
     records = []
-    for config, at in rates.items():
-        for batch_size, rate in at.items():
+    for config, by_size in rates.items():
+        for batch_size, rate in by_size.items():
             cell = factories.make_cell(config, batch_size, device="cuda:0", image_size=224, scenario="naruse2018")
             if rate is None:
                 records.append(factories.make_record(cell=cell, status="oom"))
@@ -322,9 +322,9 @@ def test_the_talk_holds_on_records_planted_as_the_talk_tells_them() -> None:
                 records.append(factories.remeasured(record, phases=phases, prefetch_depth=0))
     claims = scenario.load("naruse2018").claims
     evaluated = evaluate(claims, records)
-    told = [one for one in evaluated if one.claim.relation not in EXTERNAL]
-    assert len(told) == len(claims) - 4
-    assert [(one.claim.says, one.outcome) for one in told if one.outcome != "holds"] == []
+    internal = [claim for claim in evaluated if claim.claim.relation not in EXTERNAL]
+    assert len(internal) == len(claims) - 4
+    assert [(claim.claim.says, claim.outcome) for claim in internal if claim.outcome != "holds"] == []
 
 
 def test_settings_that_differ_in_ranks_alone_are_judged_at_the_fewest():

@@ -1,4 +1,4 @@
-"""What makes two sides incomparable, by facet."""
+"""Differences that make two sides incomparable, by facet."""
 
 import factories
 import msgspec
@@ -113,7 +113,7 @@ def test_the_decoding_of_a_cell_tells_nothing_of_the_stack_beneath_its_run():
 def test_runs_of_two_processors_of_one_name_are_two_stacks_and_earlier_records_join_the_first():
     names = {"before": "", "old": "AMD/25/17 1a", "new": "AMD/26/17 2b", "again": "AMD/25/17 1a"}
     environments = {run: factories.make_environment(processor=name) for run, name in names.items()}
-    records = [factories.make_record(run_id=run, environment=of) for run, of in environments.items()]
+    records = [factories.make_record(run_id=run, environment=environment) for run, environment in environments.items()]
     stacks = comparability.stack_differences(records)
     assert stacks["before"] == stacks["old"] == stacks["again"] == ("processor: AMD/25/17 1a",)
     assert stacks["new"] == ("processor: AMD/26/17 2b",)

@@ -40,10 +40,10 @@ def only(comparison):
 
 
 def test_noise_is_inconclusive_and_tells_how_many_more_trials_would_decide():
-    def at(*rates, run_id):
+    def side_of(*rates, run_id):
         return [factories.make_record(trial=n, images_per_s=r, run_id=run_id) for n, r in enumerate(rates)]
 
-    noisy = compare(at(40, 36, 44, 40, run_id="base"), at(39.5, 36.2, 43.6, 39.9, run_id="current"))
+    noisy = compare(side_of(40, 36, 44, 40, run_id="base"), side_of(39.5, 36.2, 43.6, 39.9, run_id="current"))
     assert only(noisy).verdict == "inconclusive"
     assert only(noisy).more_trials > 4
     assert not noisy.failing
@@ -70,8 +70,11 @@ def test_a_cell_that_is_gone_or_does_not_run_any_more_fails(more_of_base, more_o
 
 def test_cells_pair_by_likeness_where_a_side_has_several():
     def on(side, machine, kind, rate):
-        cell, there = factories.make_cell(input=Input(kind=kind)), factories.make_environment(machine, machine.upper())
-        return trials(side=side, run_id=side + machine, cell=cell, environment=there, images_per_s=rate)
+        cell, environment = (
+            factories.make_cell(input=Input(kind=kind)),
+            factories.make_environment(machine, machine.upper()),
+        )
+        return trials(side=side, run_id=side + machine, cell=cell, environment=environment, images_per_s=rate)
 
     places = [("a", "generated", 40), ("b", "generated", 20), ("a", "synthetic", 80)]
     base, current = ([on(side, *place) for place in places] for side in ("base", "current"))
@@ -82,7 +85,7 @@ def test_cells_pair_by_likeness_where_a_side_has_several():
 
 def test_trials_of_several_commits_and_versions_of_tcbench_that_differ_are_notes():
     def notes(*facts):
-        environments = [factories.make_environment(**one) for one in facts]
+        environments = [factories.make_environment(**changes) for changes in facts]
         base = [msgspec.structs.replace(r, environment=environments[r.trial]) for r in trials(trials=2)]
         return compare(base, trials(side="current")).notes
 
@@ -251,11 +254,11 @@ def test_doubtful_trials_are_named():
     current.append(factories.make_record("fp32", 4, status="failed", trial=3, run_id="current"))
     load = HostLoad(elapsed_s=1.0, processors=2, own_s=0.75, waited_s=1.0, others_s=0.25, stolen_s=0.0)
     current[0] = msgspec.structs.replace(current[0], host=load)
-    busy, hot, noisy, *others = only(compare(base, current)).current.notes
+    busy, hot, noisy, *rest = only(compare(base, current)).current.notes
     assert busy == "trial 1 on a busy machine (25% of its processor time went to others)"
     assert hot == "trial 2 throttled (hardware thermal slowdown)"
     assert noisy.startswith("trial 3 noisy (mean step ± ")
-    assert others == ["trial 3 not settled when its warm-up ended", "trial 4 failed: ValueError: the loss is nan"]
+    assert rest == ["trial 3 not settled when its warm-up ended", "trial 4 failed: ValueError: the loss is nan"]
     base[0] = throttled(base[0], 0x1)  # it was idle
     few = factories.make_measurement((0.1, 0.1, 0.12, 0.1), block_steps=4)  # ± 27%, as three steps easily are
     base[1] = msgspec.structs.replace(base[1], measurement=few)
@@ -280,17 +283,17 @@ def test_trials_that_break_where_none_of_the_base_does_fail_unless_it_may_be_an_
     assert cell.why == why or not why
 
 
-@pytest.mark.parametrize(("status", "known"), [("failed", False), ("skipped", True), ("oom", True)])
-def test_cells_that_fail_on_both_sides_are_not_known_to_be_well_but_not_to_fit_is_an_answer(status, known):
+@pytest.mark.parametrize(("status", "is_answer"), [("failed", False), ("skipped", True), ("oom", True)])
+def test_cells_that_fail_on_both_sides_are_not_known_to_be_well_but_not_to_fit_is_an_answer(status, is_answer):
     comparison = compare(ended("fp32", status), ended("fp32", status, side="current"))
     assert only(comparison).verdict == "not measured"
-    assert (comparison.inconclusive, comparison.failing) == (not known, False)
+    assert (comparison.inconclusive, comparison.failing) == (not is_answer, False)
 
 
 def test_cells_that_are_alike_pair_without_being_measured_against_each_other(monkeypatch):
     """A thousand cells of one config would be a million distances."""
     base = [factories.make_record(cell=factories.make_cell(seed=seed)) for seed in range(20)]
-    monkeypatch.setattr(comparability, "distance", lambda one, other: pytest.fail("not needed"))
+    monkeypatch.setattr(comparability, "distance", lambda first, other: pytest.fail("not needed"))
     comparison = compare(base, reversed(base))
     assert [cell.base.cell.seed for cell in comparison.cells] == list(range(20))
     assert all(cell.base.cell == cell.current.cell for cell in comparison.cells)
@@ -338,9 +341,9 @@ def test_trials_that_are_equal_to_the_last_digit_decide_nothing():
 
 def ran(*kernels, **changes):
     """Trials that ran the kernels (kind of work, name, digest of choices), one set of them for each trial in turn."""
-    made = trials(trials=4, **changes)
+    changed_trials = trials(trials=4, **changes)
     plans = [[PlanChoice(work, name, 0, False, choices=digest) for work, name, digest in each] for each in kernels]
-    return [remeasured(record, plans=plans[place % len(plans)]) for place, record in enumerate(made)]
+    return [remeasured(record, plans=plans[place % len(plans)]) for place, record in enumerate(changed_trials)]
 
 
 @pytest.mark.parametrize(

@@ -22,8 +22,8 @@ def test_on_a_host_the_parts_add_up_and_beside_a_device_the_longest_decides() ->
 def test_on_a_host_a_whole_step_is_in_proportion_to_what_was_measured() -> None:
     measurement = make_measurement([1.0] * 12, phases=make_phases({"forward": 1.0}))
     measured = explain_records([make_record(batch_size=8, measurement=measurement)])
-    own, other = (StepTime(device_s=s, host_s=0.05, on_host=True) for s in (0.75, 0.35))
-    rate = expected_rate(measured, own, other)
+    base_parts, other = (StepTime(device_s=s, host_s=0.05, on_host=True) for s in (0.75, 0.35))
+    rate = expected_rate(measured, base_parts, other)
     assert rate.value == pytest.approx(8 / 0.5)
     assert (rate.low, rate.high) == pytest.approx((rate.value * (1 - ON_HOST), rate.value * (1 + ON_HOST)))
 
@@ -40,14 +40,14 @@ def test_what_a_busy_machine_timed_has_no_error_of_the_model() -> None:
 
 def test_beside_a_gpu_each_stage_is_in_proportion_to_its_own_part() -> None:
     measured = explain_timeline(busy_timeline())  # host 80 ms and input 20 ms in one thread, GPU 60 ms
-    own = StepTime(device_s=0.030, host_s=0.020)
+    base_parts = StepTime(device_s=0.030, host_s=0.020)
     images = measured.images_per_step
 
     def after(**parts: float) -> float:
-        return images / expected_rate(measured, own, StepTime(**parts)).value
+        return images / expected_rate(measured, base_parts, StepTime(**parts)).value
 
     assert after(device_s=0.030, host_s=0.020) == pytest.approx(0.100)
     assert after(device_s=0.030, host_s=0.005) == pytest.approx(0.060)  # the GPU fills it now
     assert after(device_s=0.015, host_s=0.020) == pytest.approx(0.100)  # faster kernels alone bring nothing
     assert after(device_s=0.030, host_s=0.020, overlapped=True) == pytest.approx(0.080)
-    assert expected_rate(measured, own, own).relative_half_width == pytest.approx(BY_TABLE)
+    assert expected_rate(measured, base_parts, base_parts).relative_half_width == pytest.approx(BY_TABLE)

@@ -24,9 +24,9 @@ def test_a_union_covers_what_any_covers_once_and_in_order(some: list[tuple[int, 
 
 @given(pairs, pairs)
 def test_intersection_and_difference_part_a_set_in_two(
-    one: list[tuple[int, int]], other: list[tuple[int, int]]
+    first: list[tuple[int, int]], second: list[tuple[int, int]]
 ) -> None:
-    a, b = intervals.union(one), intervals.union(other)
+    a, b = intervals.union(first), intervals.union(second)
     both, rest = intervals.intersection(a, b), intervals.difference(a, b)
     assert cells(both) == cells(a) & cells(b)
     assert cells(rest) == cells(a) - cells(b)

@@ -17,21 +17,21 @@ def cells(sds, trials=5, seed=0):
 
 
 def test_cells_that_vary_alike_come_nearer_to_their_common_error_and_gain_degrees_of_freedom():
-    own = cells([0.01] * 40)
-    pooled = noise.pooled(own)
-    errors = [np.array([estimate.ratio.error for estimate in each]) for each in (own, pooled)]
+    unpooled = cells([0.01] * 40)
+    pooled = noise.pooled(unpooled)
+    errors = [np.array([estimate.ratio.error for estimate in each]) for each in (unpooled, pooled)]
     assert errors[1].std() < 0.5 * errors[0].std()
     assert errors[1].mean() == pytest.approx(0.01 * np.sqrt(2 / 5), rel=0.1)
     assert min(estimate.ratio.degrees for estimate in pooled) > 16
-    assert [estimate.ratio.log for estimate in pooled] == [estimate.ratio.log for estimate in own]
+    assert [estimate.ratio.log for estimate in pooled] == [estimate.ratio.log for estimate in unpooled]
 
 
 def test_few_cells_are_judged_by_their_own_trials_and_so_is_one_that_varies_more_than_the_others():
-    own = cells([0.01] * (LEAST_CELLS - 1))
-    assert noise.pooled(own) == own
-    own = cells([0.01] * 20 + [0.2])
-    pooled = noise.pooled(own)
-    assert pooled[-1].ratio.error == pytest.approx(own[-1].ratio.error, rel=0.2)
+    unpooled = cells([0.01] * (LEAST_CELLS - 1))
+    assert noise.pooled(unpooled) == unpooled
+    unpooled = cells([0.01] * 20 + [0.2])
+    pooled = noise.pooled(unpooled)
+    assert pooled[-1].ratio.error == pytest.approx(unpooled[-1].ratio.error, rel=0.2)
     assert pooled[0].ratio.error == pytest.approx(0.01 * np.sqrt(2 / 5), rel=0.2)
 
 
@@ -39,7 +39,7 @@ def test_where_some_cells_are_wild_a_few_trials_that_agree_make_none_steady():
     """A cell's noise is taken for the common one, but none of it is sure: far out the wild ones count."""
     variances = 1e-4 * chdtri(3, (np.arange(36) + 0.5) / 36) / 3
     machines = [np.concatenate([variances, factor * variances[[4, 13, 22, 31]]]) for factor in (1, 25)]
-    pooled = [noise.pooled([Estimate(SampleStats(4, 0.0, v)) for v in of]) for of in machines]
+    pooled = [noise.pooled([Estimate(SampleStats(4, 0.0, v)) for v in variances]) for variances in machines]
     tame, wild = (each[18].ratio for each in pooled)
     assert wild.reach(0.95) == pytest.approx(tame.reach(0.95), rel=0.15)
     assert tame.reach(1 - 1e-5) < 5 * tame.reach(0.95)
@@ -79,8 +79,8 @@ def test_cells_with_unlike_numbers_of_trials_share_the_noise_of_one_trial():
 
 def test_rounds_that_are_compared_stay_so():
     random = np.random.default_rng(2)
-    own = [Estimate(SampleStats.from_values(0.01 * random.standard_normal(5))) for _ in range(20)]
-    pooled = noise.pooled(own)
+    unpooled = [Estimate(SampleStats.from_values(0.01 * random.standard_normal(5))) for _ in range(20)]
+    pooled = noise.pooled(unpooled)
     assert all(estimate.by_round for estimate in pooled)
     inverse = pooled[0].inverse
     assert inverse.ratio.log == -pooled[0].ratio.log

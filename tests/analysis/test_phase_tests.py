@@ -64,7 +64,7 @@ def test_few_trials_do_not_tell_what_phases_have_in_common():
 
 @pytest.mark.parametrize(("name", "grown_s", "decision"), [("backward", 0.00333, "slower"), ("io", 0.0031, None)])
 def test_long_phases_have_more_of_the_level(name, grown_s, decision):
-    """At equal parts of it the second would be slower, and the first would not."""
+    """The second phase would be slower with equal shares of the level, and the first would not."""
     assert phase_tests.judge(matrix({name: grown_s}), RULE)[0][name].decision == decision
 
 
@@ -119,7 +119,7 @@ def test_a_phase_that_took_no_time_may_get_slower():
 
 
 def test_cells_whose_loss_is_sure_leave_the_level_to_the_rest():
-    """Of two phases whatever is common is the whole: the sum that must be slower varies as much."""
+    """Whatever two phases have in common is the whole step: the sum that must be slower varies as much."""
 
     def of_two(cell):
         return PhaseTrials(

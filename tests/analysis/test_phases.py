@@ -43,7 +43,7 @@ def trials(*factors: float) -> list[Record]:
 
 
 def test_every_command_tells_the_same_time_of_a_phase_and_they_add_up_to_the_step() -> None:
-    records, others = trials(1, 4), trials(1, 2, 3)
+    records, other_records = trials(1, 4), trials(1, 2, 3)
     step_s = math.sqrt(0.18 * 0.72)  # the geometric mean, as in every table
     expected = {name: pytest.approx(step_s * sum(times_s) / 0.9) for name, times_s in PHASES_S.items()}
     [summary] = summarise(records)
@@ -52,7 +52,7 @@ def test_every_command_tells_the_same_time_of_a_phase_and_they_add_up_to_the_ste
     assert {phase.name: phase.host_s for phase in explain_records(records).phases} == expected
     under = cell_roofline(summary, records, Ceilings("it", {"fp32": 1e11}, 2e10, "made up"))
     assert {part.name: part.time_s for part in under.phases} == {name: expected[name] for name in list(PHASES_S)[1:]}
-    diff = diff_records(records, others)
+    diff = diff_records(records, other_records)
     assert {part.name: part.base_s for part in diff.levels[0].parts} == expected
     assert (diff.step.base_s, diff.step.current_s) == pytest.approx((step_s, 0.18 * 6 ** (1 / 3)))
     assert (diff.levels[0].rest.base_s, diff.levels[0].rest.current_s) == pytest.approx((0, 0), abs=1e-12)

@@ -16,9 +16,14 @@ def test_two_revisions_are_never_one_cell_but_a_run_that_was_gone_on_with_is() -
     assert [summary.trials for summary in summarise([*records, again])] == [2, 1, 1, 1, 1]
     assert len({summary.setting for summary in summarise(records)}) == 5
     files = [make_environment(sources={name: "1"}) for name in ("a.py", "b.py")]  # each config loads what it needs
-    there = [make_record(c, environment=one) for c, one in zip(("fp32", "fp16"), files, strict=True)]
-    back = [make_record(c, environment=one, run_id="2") for c, one in zip(("fp16", "fp32"), files[::-1], strict=True)]
-    assert len({summary.setting for summary in summarise([*there, *back])}) == 1
+    first_run = [
+        make_record(c, environment=environment) for c, environment in zip(("fp32", "fp16"), files, strict=True)
+    ]
+    back = [
+        make_record(c, environment=environment, run_id="2")
+        for c, environment in zip(("fp16", "fp32"), files[::-1], strict=True)
+    ]
+    assert len({summary.setting for summary in summarise([*first_run, *back])}) == 1
     [mixed] = summarise([make_record(trial=n, environment=r.environment) for n, r in enumerate(records[:2])])
     assert (mixed.trials, [code.commit for code in mixed.codes]) == (2, ["a" * 12, "b" * 12])
 
@@ -78,10 +83,10 @@ def test_best_is_the_fastest_that_is_ok_whatever_its_dtype() -> None:
 
 
 def test_steps_of_ones_own_are_set_over_the_first_config():
-    own = Input(kind="own")
+    own_input = Input(kind="own")
 
     def trial(config: str, rate: float) -> Record:
-        cell = make_cell(config, input=own, backend="my_step:open_session")
+        cell = make_cell(config, input=own_input, backend="my_step:open_session")
         return make_record(cell=cell, images_per_s=rate, noise=0.0)
 
     summaries = summarise([trial("my/eager", 10.0), trial("my/eager+fused", 20.0)])

@@ -37,19 +37,19 @@ def test_the_test_is_one_sided_at_its_level():
 @given(st.floats(-0.5, 0.5), st.floats(1e-3, 0.2), st.floats(1, 50), st.sampled_from([Rule(), Rule(level=0.0025)]))
 def test_where_the_usual_interval_seems_to_decide_the_one_that_does_not_is_told(log, error, degrees, rule):
     ratio, rule = LogRatio(log, error, degrees), rule.among(20)
-    told, usual, worst = rule.held_back(ratio), ratio.interval(), 1 - rule.threshold
+    held_back, usual, worst = rule.held_back(ratio), ratio.interval(), 1 - rule.threshold
     seems = usual.high < worst or usual.low > worst
-    assert (told is not None) == (seems and rule.judge(ratio) == "inconclusive")
-    if told is not None:
-        boundary = 1.0 if told.no_change else worst
-        assert told.interval.low <= boundary <= told.interval.high
-        assert told.confidence > 0.95
+    assert (held_back is not None) == (seems and rule.judge(ratio) == "inconclusive")
+    if held_back is not None:
+        boundary = 1.0 if held_back.no_change else worst
+        assert held_back.interval.low <= boundary <= held_back.interval.high
+        assert held_back.confidence > 0.95
 
 
 def test_that_it_may_not_have_changed_at_all_is_told():
-    told = Rule().among(10).held_back(LogRatio(math.log(0.647), 0.14, 6))
-    assert told.no_change and told.confidence == pytest.approx(0.999)
-    assert told.interval.high > 1
+    held_back = Rule().among(10).held_back(LogRatio(math.log(0.647), 0.14, 6))
+    assert held_back.no_change and held_back.confidence == pytest.approx(0.999)
+    assert held_back.interval.high > 1
 
 
 @given(st.floats(-0.2, 0.2), st.floats(1e-6, 0.1), st.floats(1, 50))
@@ -115,8 +115,8 @@ def test_the_power_is_the_share_of_slower_cells_that_are_found():
     rule = Rule().among(40)
     logs = math.log(1 - rule.slowdown) + error * random.standard_normal(4000)
     errors = error * np.sqrt(random.chisquare(degrees, 4000) / degrees)
-    told = [rule.judge(LogRatio(log, e, degrees)) == "regression" for log, e in zip(logs, errors, strict=True)]
-    assert rule.power(LogRatio(0.0, error, degrees)) == pytest.approx(np.mean(told), abs=0.02)
+    regressions = [rule.judge(LogRatio(log, e, degrees)) == "regression" for log, e in zip(logs, errors, strict=True)]
+    assert rule.power(LogRatio(0.0, error, degrees)) == pytest.approx(np.mean(regressions), abs=0.02)
     assert rule.power(LogRatio(0.0, 0.0, 8)) == 1.0
     assert rule.power(LogRatio(0.0, math.inf, 1)) == 0.0
     assert Rule(threshold=0.06).slowdown == pytest.approx(0.1)

@@ -13,19 +13,19 @@ from tcbench.analysis.welch import SampleStats
 figures = st.lists(st.floats(0.01, 1e4), min_size=2, max_size=12)
 
 
-def ratio(one, other):
-    return welch.log_ratio(SampleStats.from_figures(one), SampleStats.from_figures(other))
+def ratio(numerator, denominator):
+    return welch.log_ratio(SampleStats.from_figures(numerator), SampleStats.from_figures(denominator))
 
 
 @given(figures, figures)
-def test_the_interval_is_scipys_on_logarithms(stats, one, other):
-    logs = [[math.log(x) for x in side] for side in (one, other)]
+def test_the_interval_is_scipys_on_logarithms(stats, current, base):
+    logs = [[math.log(x) for x in side] for side in (current, base)]
     if min(max(side) - min(side) for side in logs) < 1e-6:  # SciPy warns of those
         return
-    theirs = stats.ttest_ind(*logs, equal_var=False).confidence_interval(0.95)
-    ours = ratio(one, other).interval()
-    assert math.log(ours.low) == pytest.approx(theirs.low, rel=1e-6, abs=1e-9)
-    assert math.log(ours.high) == pytest.approx(theirs.high, rel=1e-6, abs=1e-9)
+    scipy_interval = stats.ttest_ind(*logs, equal_var=False).confidence_interval(0.95)
+    interval = ratio(current, base).interval()
+    assert math.log(interval.low) == pytest.approx(scipy_interval.low, rel=1e-6, abs=1e-9)
+    assert math.log(interval.high) == pytest.approx(scipy_interval.high, rel=1e-6, abs=1e-9)
 
 
 def test_a_one_sided_limit_at_95_percent_is_the_90_percent_intervals():

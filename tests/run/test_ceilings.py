@@ -18,11 +18,11 @@ from tcbench.hardware import gpus, machine
 from tcbench.run import ceilings
 
 
-def made(bytes_s: float, **flops_s: float) -> Ceilings:
+def make_ceilings(bytes_s: float, **flops_s: float) -> Ceilings:
     return Ceilings(device_name="this", flops_s=flops_s, bandwidth_bytes_s=bytes_s, says="measured")
 
 
-VALUE = made(2e10, fp32=1e11)
+VALUE = make_ceilings(2e10, fp32=1e11)
 
 
 @pytest.fixture(autouse=True)
@@ -36,7 +36,7 @@ def of_machine(name: str, device_name: str = "AMD EPYC", device: str = "cpu", **
     return summarise([record])[0]
 
 
-def here() -> CellSummary:
+def local_summary() -> CellSummary:
     facts = {"kernel": platform.release(), "memory_bytes": machine.memory_bytes()}
     return of_machine(device.host_device().machine, **facts)
 
@@ -52,34 +52,36 @@ def of_fresh(summary: CellSummary) -> Ceilings:
 def test_they_are_measured_once_and_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     measured = []
     monkeypatch.setattr(ceilings, "_measure", lambda summary: measured.append(1) or VALUE)
-    assert ceilings._cached(here()) is None
-    limits = of_kept(here())
+    assert ceilings._cached(local_summary()) is None
+    limits = of_kept(local_summary())
     assert (limits.flops_s, limits.bandwidth_bytes_s, limits.measured) == ({"fp32": 1e11}, 2e10, True)
-    assert of_kept(here()) == ceilings._cached(here()) == limits
+    assert of_kept(local_summary()) == ceilings._cached(local_summary()) == limits
     assert len(measured) == 1
-    of_fresh(here())
+    of_fresh(local_summary())
     assert len(measured) == 2
 
 
 def test_the_best_ever_measured_is_kept_by_dtype(monkeypatch: pytest.MonkeyPatch) -> None:
     """A busy moment can only lower a rate."""
-    for value in (made(1e10, fp32=1e11, bf16=5e11), made(2e10, fp32=3e10, fp16=2e11)):
+    for value in (make_ceilings(1e10, fp32=1e11, bf16=5e11), make_ceilings(2e10, fp32=3e10, fp16=2e11)):
         monkeypatch.setattr(ceilings, "_measure", lambda summary, value=value: value)
-        of_fresh(here())
-    kept = ceilings._cached(here())
-    assert kept.flops_s == {"fp32": 1e11, "fp16": 2e11, "bf16": 5e11}
-    assert kept.bandwidth_bytes_s == 2e10
+        of_fresh(local_summary())
+    cached = ceilings._cached(local_summary())
+    assert cached.flops_s == {"fp32": 1e11, "fp16": 2e11, "bf16": 5e11}
+    assert cached.bandwidth_bytes_s == 2e10
 
 
 def test_what_a_busy_machine_measures_is_not_kept_and_is_measured_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    busy = msgspec.structs.replace(made(1e10, fp32=5e10), lost=0.4)
+    busy = msgspec.structs.replace(make_ceilings(1e10, fp32=5e10), lost=0.4)
     measured = [busy, busy, VALUE, busy]
     monkeypatch.setattr(ceilings, "_measure", lambda summary: measured.pop(0))
-    assert of_kept(here()).busy and ceilings._cached(here()) is None
-    assert ceilings.find_ceilings(here(), reached(6e10), fresh=False, progress=lambda *_: None).at("fp32") == 6e10
-    assert ceilings._cached(here()) is None  # what was reached is no better than these
-    assert of_kept(here()) == ceilings._cached(here()) == VALUE
-    assert of_fresh(here()) == VALUE
+    assert of_kept(local_summary()).busy and ceilings._cached(local_summary()) is None
+    assert (
+        ceilings.find_ceilings(local_summary(), reached(6e10), fresh=False, progress=lambda *_: None).at("fp32") == 6e10
+    )
+    assert ceilings._cached(local_summary()) is None  # what was reached is no better than these
+    assert of_kept(local_summary()) == ceilings._cached(local_summary()) == VALUE
+    assert of_fresh(local_summary()) == VALUE
 
 
 def test_the_process_that_measures_says_that_the_machine_was_busy(monkeypatch: pytest.MonkeyPatch, capsys) -> None:
@@ -99,40 +101,53 @@ def reached(rate: float, name: str = "fp32") -> dict[str, Reached]:
 
 def test_what_beats_a_ceiling_has_it_measured_anew_and_is_kept_in_its_place_if_it_still_does(monkeypatch) -> None:
     measured, stages = [], []
-    busy = made(2e10, fp32=3.8e10)
-    ceilings._keep(here(), busy)
+    busy = make_ceilings(2e10, fp32=3.8e10)
+    ceilings._keep(local_summary(), busy)
     monkeypatch.setattr(ceilings, "_measure", lambda summary: measured.append(1) or VALUE)
 
-    def of(summary: CellSummary, **reached: Reached) -> Ceilings:
+    def raised_ceilings(summary: CellSummary, **reached: Reached) -> Ceilings:
         return ceilings.find_ceilings(summary, reached, fresh=False, progress=lambda *stage: stages.append(stage))
 
-    assert of(here(), **reached(1e10)) == busy and not measured
-    assert of(here(), **reached(8e10)) == VALUE and len(measured) == 1  # a busy moment had told it
+    assert raised_ceilings(local_summary(), **reached(1e10)) == busy and not measured
+    assert (
+        raised_ceilings(local_summary(), **reached(8e10)) == VALUE and len(measured) == 1
+    )  # a busy moment had told it
     assert [done for _, done, _ in stages] == [0, 1]
-    assert of(here(), **reached(2e11)).at("fp32") == 2e11 and len(measured) == 2
+    assert raised_ceilings(local_summary(), **reached(2e11)).at("fp32") == 2e11 and len(measured) == 2
     # Kept: nothing measures again, and whatever asks has it, until more is measured or reached.
-    assert of(here(), **reached(2e11)).at("fp32") == ceilings.recorded_ceilings(here()).at("fp32") == 2e11
-    assert of(here(), **reached(3e11)).reached == ceilings.recorded_ceilings(here()).reached == reached(3e11)
+    assert (
+        raised_ceilings(local_summary(), **reached(2e11)).at("fp32")
+        == ceilings.recorded_ceilings(local_summary()).at("fp32")
+        == 2e11
+    )
+    assert (
+        raised_ceilings(local_summary(), **reached(3e11)).reached
+        == ceilings.recorded_ceilings(local_summary()).reached
+        == reached(3e11)
+    )
     assert len(measured) == 2
-    assert of(here(), **reached(3e10, "memory")).memory_bytes_s == 3e10 and len(measured) == 3
-    monkeypatch.setattr(ceilings, "_measure", lambda summary: made(1e10, fp32=4e11))
-    anew = of_fresh(here())
+    assert raised_ceilings(local_summary(), **reached(3e10, "memory")).memory_bytes_s == 3e10 and len(measured) == 3
+    monkeypatch.setattr(ceilings, "_measure", lambda summary: make_ceilings(1e10, fp32=4e11))
+    anew = of_fresh(local_summary())
     assert (anew.at("fp32"), anew.memory_bytes_s, anew.reached.keys()) == (4e11, 3e10, {"memory"})
     # What others measured is not this machine's to change, and what ran on another of its name tells nothing of it.
     namesake = of_machine(device.host_device().machine, kernel="another")
-    assert of(namesake, **reached(9e12)).at("fp32") == 9e12 and ceilings.recorded_ceilings(here()) == anew
+    assert (
+        raised_ceilings(namesake, **reached(9e12)).at("fp32") == 9e12
+        and ceilings.recorded_ceilings(local_summary()) == anew
+    )
     assert ceilings._keep(of_machine("elsewhere"), busy) == busy
-    assert of(of_machine("elsewhere"), **reached(2e11)).at("fp32") == 2e11
+    assert raised_ceilings(of_machine("elsewhere"), **reached(2e11)).at("fp32") == 2e11
     assert ceilings.recorded_ceilings(of_machine("elsewhere")) == busy
 
 
 def test_what_is_kept_and_damaged_counts_as_missing(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ceilings, "_measure", lambda summary: VALUE)
-    of_kept(here())
+    of_kept(local_summary())
     [file] = cache.rglob("*.json")
     file.write_text('{"device_name": ', encoding="utf-8")
-    assert ceilings._cached(here()) is None
-    assert of_kept(here()).device_name == "this"
+    assert ceilings._cached(local_summary()) is None
+    assert of_kept(local_summary()).device_name == "this"
 
 
 def test_another_machines_ceilings_cannot_be_measured_here() -> None:
@@ -153,7 +168,7 @@ def test_a_gpu_that_is_not_here_has_its_published_peak_and_says_so() -> None:
 def test_a_measurement_that_fails_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ceilings.sys, "executable", "/bin/false")
     with pytest.raises(TcbenchError, match="could not be measured: exit code 1"):
-        of_kept(here())
+        of_kept(local_summary())
 
 
 def test_a_record_of_many_threads_gets_no_more_than_there_are_processors(monkeypatch: pytest.MonkeyPatch) -> None:

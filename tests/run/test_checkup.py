@@ -40,7 +40,7 @@ def test_dali_for_cuda_13_is_as_good_as_for_cuda_12(tmp_path, monkeypatch):
     monkeypatch.setattr(importlib.metadata, "version", version)
     monkeypatch.setattr(checkup.importlib, "import_module", lambda name: None)
     dali = [finding for finding in checkup.examine(tmp_path) if "dali" in finding.subject]
-    assert [(one.state, one.subject) for one in dali] == [("ok", "nvidia-dali-cuda130")]
+    assert [(finding.state, finding.subject) for finding in dali] == [("ok", "nvidia-dali-cuda130")]
 
 
 def test_a_package_that_does_not_import_is_not_the_same_as_one_that_is_missing(tmp_path, monkeypatch):

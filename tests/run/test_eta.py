@@ -75,20 +75,20 @@ RESULTS = Path(__file__).parents[2] / "results"
 
 def committed(run):
     """The trials of a committed run, in the order in which a run of these cells takes them."""
-    records = [one for one in store.read([RESULTS / f"{run}.jsonl"]).records if one.status != "skipped"]
+    records = [record for record in store.read([RESULTS / f"{run}.jsonl"]).records if record.status != "skipped"]
     cells = {record.cell: PlannedCell(record.cell) for record in records}
     places = {planned.cell: place for place, planned in enumerate(in_order(list(cells.values())))}
     return sorted(records, key=lambda record: (record.trial, places[record.cell]))
 
 
 def errors(records):
-    """By how much of it the time left was expected wrongly, before each trial."""
+    """Return the relative errors of the expected time left, before each trial."""
     left_s = [sum(record.duration_s for record in records[n:]) for n in range(len(records))]
     waiting, said_s = estimate([record.cell for record in records]), []
     for record in records:
         said_s.append(waiting.remaining_s())
         waiting = waiting.finished(record)
-    return [abs(said / true - 1) for said, true in zip(said_s, left_s, strict=True)]
+    return [abs(expected / true - 1) for expected, true in zip(said_s, left_s, strict=True)]
 
 
 RUNS = ("amd-epyc-2cpu/cpu-20261124-132901", "amd-epyc-2cpu/peers-20261121-110639")
@@ -103,15 +103,15 @@ def slowed(record, factor):
     """The same trial on a machine where all takes so many times as long."""
     measured = record.measurement
     times = {name: [factor * s for s in getattr(measured, name)] for name in ("warmup_times_s", "step_times_s")}
-    phases = [msgspec.structs.replace(one, host_s=[factor * s for s in one.host_s]) for one in measured.phases]
+    phases = [msgspec.structs.replace(phase, host_s=[factor * s for s in phase.host_s]) for phase in measured.phases]
     slow = msgspec.structs.replace(record, duration_s=factor * record.duration_s)
     return factories.remeasured(slow, **times, phases=phases)
 
 
-@pytest.mark.parametrize(("run", "known"), [*zip(RUNS, (slice(33, 60), slice(14, None)), strict=True)])
+@pytest.mark.parametrize(("run", "step_times_known"), [*zip(RUNS, (slice(33, 60), slice(14, None)), strict=True)])
 @pytest.mark.parametrize("busy", [slice(10, None), slice(10)], ids=["begins", "ends"])
-def test_the_time_left_follows_other_work_that_begins_or_ends_while_a_run_goes_on(run, known, busy):
+def test_the_time_left_follows_other_work_that_begins_or_ends_while_a_run_goes_on(run, step_times_known, busy):
     """Ten trials are half of a round, and a whole one; what comes then takes three times as long, or a third."""
     records = committed(run)
     records[busy] = [slowed(record, 3.0) for record in records[busy]]
-    assert max(errors(records)[known]) < 0.3
+    assert max(errors(records)[step_times_known]) < 0.3

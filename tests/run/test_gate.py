@@ -39,7 +39,7 @@ def drive(state: Gate, execute: Callable[[Trial], Record], most: int = 1000):
     return state, ran
 
 
-def said(state: Gate, ran, cells=CELLS, ended="the gate ended"):
+def verdict_words(state: Gate, ran, cells=CELLS, ended="the gate ended"):
     sides = {side: [r for t, r in ran if t.side == side] for side in (BASE, CURRENT)}
     return gate.comparison(state.verdicts(cells, ended), cells, sides[BASE], sides[CURRENT], state.interims[-1])
 
@@ -78,9 +78,9 @@ def test_after_the_first_look_the_likeliest_to_be_decided_come_first_with_all_th
     _, ran = drive(gate.start(2, interims((2, 4))), execute)
     assert order(ran[8:]) == "1b 1c 1c 1b 0b 0c 0c 0b"
     # A gate that was interrupted goes on with what it has, in whatever order that ran.
-    kept = [record for trial, record in ran if trial.cell == 0 or trial.number < 2]
-    kept = {side: [one for one in reversed(kept) if one.run_id.endswith(side)] for side in (BASE, CURRENT)}
-    replayed = gate.replay(gate.start(2, interims((2, 4))), CELLS, kept)
+    reversed_records = [record for trial, record in reversed(ran) if trial.cell == 0 or trial.number < 2]
+    stored = {side: [r for r in reversed_records if r.run_id.endswith(side)] for side in (BASE, CURRENT)}
+    replayed = gate.replay(gate.start(2, interims((2, 4))), CELLS, stored)
     assert order((trial, None) for trial in replayed.certain()) == "1b 1c 1c 1b"
 
 
@@ -90,8 +90,8 @@ def test_what_is_decided_stops_and_only_the_inconclusive_goes_on():
     of_cells = [[trial for trial, _ in ran if trial.cell == cell] for cell in (0, 1)]
     assert [len(trials) for trials in of_cells] == [6, 16]
     assert [trial.interim for trial in of_cells[1]] == [0] * 6 + [1] * 2 + [2] * 4 + [3] * 4
-    assert [cell.verdict for cell in said(state, ran).cells] == ["pass", "inconclusive"]
-    assert said(state, ran).inconclusive
+    assert [cell.verdict for cell in verdict_words(state, ran).cells] == ["pass", "inconclusive"]
+    assert verdict_words(state, ran).inconclusive
 
 
 def test_a_gate_tells_which_trials_are_certain():
@@ -107,13 +107,13 @@ def test_a_loss_in_one_phase_is_found_where_the_whole_stays_open(timed, verdict)
         sign = (-1) ** (trial.number + (trial.side == BASE))
         wavers, update_s = 1 + 0.035 * sign, 0.02 + 1e-5 * trial.number + 0.006 * (trial.side == CURRENT)
         phases = {"forward": 0.03 * wavers, "backward": 0.05 * wavers, "update": update_s}
-        one = record(trial, 40)
-        steps_s = (sum(phases.values()),) * len(one.measurement.step_times_s)
-        kept = factories.make_phases(phases) if timed else ()
-        return factories.remeasured(one, step_times_s=steps_s, phases=kept)
+        trial_record = record(trial, 40)
+        steps_s = (sum(phases.values()),) * len(trial_record.measurement.step_times_s)
+        times = factories.make_phases(phases) if timed else ()
+        return factories.remeasured(trial_record, step_times_s=steps_s, phases=times)
 
     state, ran = drive(gate.start(1, interims()), slower)
-    (cell,) = said(state, ran, CELLS[:1]).cells
+    (cell,) = verdict_words(state, ran, CELLS[:1]).cells
     assert (cell.verdict, cell.culprit and cell.culprit.name) == (verdict, "update" if timed else None)
     assert not timed or cell.culprit.slower_by.holds(0.06)
 
@@ -127,12 +127,12 @@ def test_a_machine_that_drifts_is_told_apart_from_a_change_by_its_rounds():
 
     state, ran = drive(gate.start(1, interims()), execute)
     assert len(ran) < 16
-    (cell,) = said(state, ran, CELLS[:1]).cells
+    (cell,) = verdict_words(state, ran, CELLS[:1]).cells
     assert (cell.verdict, cell.by_round) == ("regression", True)
     assert cell.ratio.value == pytest.approx(0.9, rel=0.01)
     assert cell.ratio.high < 0.97
-    apart = compare([one for trial, one in ran if trial.side == BASE], [one for t, one in ran if t.side == CURRENT])
-    assert [cell.verdict for cell in apart.cells] == ["inconclusive"]
+    separate = compare(*([r for trial, r in ran if trial.side == side] for side in (BASE, CURRENT)))
+    assert [cell.verdict for cell in separate.cells] == ["inconclusive"]
 
 
 # ------------------------------------------------------------------------------- decisions are those of the simulation
@@ -164,12 +164,12 @@ def test_it_decides_exactly_as_the_simulation_of_gates_does(figures, trials, dat
         return record(trial, rate, cells=cells, peak_memory_bytes=round(2**30 / rate))
 
     state, ran = drive(gate.start(len(cells), of_gate, (metric,)), execute)
-    compared = said(state, ran, cells)
+    compared = verdict_words(state, ran, cells)
     figures_of = []
     for place in range(len(figures)):
-        made = [[execute(Trial(side, place, n, 0)) for n in range(8)] for side in (CURRENT, BASE)]
-        told = [[METRICS[metric].read(one) for one in side] for side in made]
-        figures_of.append(tuple([1 / f for f in side] if metric == "memory" else side for side in told))
+        sides = [[execute(Trial(side, place, n, 0)) for n in range(8)] for side in (CURRENT, BASE)]
+        side_figures = [[METRICS[metric].read(trial_record) for trial_record in side] for side in sides]
+        figures_of.append(tuple([1 / f for f in side] if metric == "memory" else side for side in side_figures))
     settled = settle(figures_of, Judgement(of_gate, IN_TURNS))
     for place, pair in enumerate(figures):
         decision, look = settled[place] or ("inconclusive", -1)
@@ -188,7 +188,7 @@ def test_each_metric_is_judged_at_the_look_that_decides_it():
 
     state, ran = drive(gate.start(2, interims(), ("throughput", "memory")), execute)
     assert len(ran) == 32
-    compared = said(state, ran)
+    compared = verdict_words(state, ran)
     assert [(c.cell.batch_size, c.metric.name, c.verdict) for c in compared.cells] == [
         (1, "throughput", "inconclusive"),
         (1, "memory", "regression"),
@@ -202,7 +202,7 @@ def test_each_metric_is_judged_at_the_look_that_decides_it():
 def test_a_metric_that_no_record_tells_asks_for_no_trials():
     state, ran = drive(gate.start(1, interims(), ("throughput", "energy")), record)
     assert len(ran) == 6
-    assert [cell.verdict for cell in said(state, ran, CELLS[:1]).cells] == ["pass", "not measured"]
+    assert [cell.verdict for cell in verdict_words(state, ran, CELLS[:1]).cells] == ["pass", "not measured"]
 
 
 # ----------------------------------------------------------------------------------------------- trials without figures
@@ -218,14 +218,14 @@ def test_an_answer_without_a_figure_ends_its_cell_after_a_trial_of_the_other_sid
         execute = failing(lambda t, failed=failed: status if t.cell == 0 and t.side == failed else None)
         state, ran = drive(gate.start(2, interims((3,))), execute)
         assert sorted(t.side for t, _ in ran if t.cell == 0) == sorted((failed, other))
-        cell = said(state, ran).cells[0]
+        cell = verdict_words(state, ran).cells[0]
         assert (cell.verdict, cell.failing) == ("changed status", failed == CURRENT)
 
 
 def test_both_sides_without_an_answer_are_told_as_such():
     state, ran = drive(gate.start(2, interims((3,))), failing(lambda t: "oom" if t.cell == 0 else None))
     assert order(ran).startswith("0b 0c 1b 1c 1c 1b")
-    assert [cell.verdict for cell in said(state, ran).cells] == ["not measured", "pass"]
+    assert [cell.verdict for cell in verdict_words(state, ran).cells] == ["not measured", "pass"]
 
 
 @pytest.mark.parametrize("status", ["crashed", "timeout"])
@@ -234,7 +234,7 @@ def test_an_accident_is_tried_once_more(status):
     state, ran = drive(gate.start(1, interims()), execute)
     assert order(ran) == "0b 0c 0c 0c 0b 0b 0c"
     assert [t.number for t, _ in ran if t.side == CURRENT] == [0, 1, 2, 3]
-    (cell,) = said(state, ran, CELLS[:1]).cells
+    (cell,) = verdict_words(state, ran, CELLS[:1]).cells
     assert cell.verdict == "pass"
     assert any(f"trial 2 {status}" in note for note in cell.current.notes)
 
@@ -243,7 +243,7 @@ def test_an_accident_is_tried_once_more(status):
 def test_two_accidents_end_a_cell_whatever_its_other_trials_say(side):
     execute = failing(lambda t: "crashed" if t.side == side and t.number in (2, 3) else None)
     state, ran = drive(gate.start(1, interims((4,))), execute)
-    (cell,) = said(state, ran, CELLS[:1]).cells
+    (cell,) = verdict_words(state, ran, CELLS[:1]).cells
     if side == CURRENT:
         assert (cell.verdict, cell.failing) == ("changed status", True)
         assert cell.why.startswith("2 of 4 trials crashed")
@@ -256,7 +256,7 @@ def test_two_accidents_end_a_cell_whatever_its_other_trials_say(side):
 def test_accidents_alone_are_a_changed_status():
     state, ran = drive(gate.start(1, interims()), failing(lambda t: "crashed" if t.side == CURRENT else None))
     assert order(ran) == "0b 0c 0c"
-    (cell,) = said(state, ran, CELLS[:1]).cells
+    (cell,) = verdict_words(state, ran, CELLS[:1]).cells
     assert (cell.verdict, cell.failing) == ("changed status", True)
 
 
@@ -267,7 +267,7 @@ def test_accidents_alone_are_a_changed_status():
 def test_what_was_not_decided_in_time_stays_inconclusive_whatever_its_figures_say(rate):
     execute = wavering({BASE: 40, CURRENT: rate}, 0.001)
     state, ran = drive(gate.start(2, interims()), execute, most=11)
-    compared = said(state.ended(), ran, ended="the budget was spent")
+    compared = verdict_words(state.ended(), ran, ended="the budget was spent")
     assert compared.cells[0].verdict != "inconclusive"
     assert (compared.cells[1].verdict, compared.cells[1].failing) == ("inconclusive", False)
     assert compared.cells[1].why == "the budget was spent before look 1 of 4 (3 trials a side)"
@@ -276,7 +276,7 @@ def test_what_was_not_decided_in_time_stays_inconclusive_whatever_its_figures_sa
 def test_a_cell_that_was_not_reached_is_inconclusive_too():
     for most in (0, 1, 3):
         state, ran = drive(gate.start(2, interims()), record, most=most)
-        compared = said(state, ran, ended="the budget was spent")
+        compared = verdict_words(state, ran, ended="the budget was spent")
         assert [cell.verdict for cell in compared.cells] == ["inconclusive"] * 2
         assert not compared.failing
         assert compared.inconclusive
@@ -286,14 +286,14 @@ def test_a_cell_that_was_not_reached_is_inconclusive_too():
 def test_between_looks_the_last_look_taken_speaks():
     execute = wavering({BASE: 40, CURRENT: 39.5}, 0.05)
     state, ran = drive(gate.start(1, interims()), execute, most=7)
-    (cell,) = said(state, ran, CELLS[:1], "the budget was spent").cells
+    (cell,) = verdict_words(state, ran, CELLS[:1], "the budget was spent").cells
     assert (cell.verdict, cell.base.trials_ok, cell.current.trials_ok) == ("inconclusive", 3, 3)
     assert cell.why == "the budget was spent before look 2 of 4 (4 trials a side)"
 
 
 @pytest.mark.parametrize("most", [7, 15, 27, 1000])
 def test_a_file_of_version_1_gives_the_comparison_of_its_gate(tmp_path, most):
-    """Of the cells one is decided by memory alone, one ends when current crashes twice and one when base does."""
+    """One cell is decided by memory alone, one ends when current crashes twice, and one when base does."""
     cells = tuple(factories.make_cell(batch_size=n) for n in (1, 2, 3))
     question = gate_file.GateQuestion(
         base="a",
@@ -311,9 +311,9 @@ def test_a_file_of_version_1_gives_the_comparison_of_its_gate(tmp_path, most):
         return record(trial, jumping(trial), "crashed" if crashes else "ok", cells, peak_memory_bytes=grown)
 
     state, ran = drive(gate.start(3, question.interims, question.metrics), execute, most)
-    asked = gate_file.GateFile(question=question, names=("a", "b"), gone=(factories.make_cell(batch_size=9),))
-    base, current = ([one for trial, one in ran if trial.side == side] for side in (BASE, CURRENT))
-    content = gate_file.judged(asked, state.ended(), "spent")
+    gate_content = gate_file.GateFile(question=question, names=("a", "b"), gone=(factories.make_cell(batch_size=9),))
+    base, current = ([trial_record for trial, trial_record in ran if trial.side == side] for side in (BASE, CURRENT))
+    content = gate_file.judged(gate_content, state.ended(), "spent")
     compared = gate_file.comparison(content, base, current)
     path = tmp_path / "gate-20300101-120000-verdicts.json"
     gate_file.write(path, gate_file.shown(content, compared.cells))
@@ -323,7 +323,7 @@ def test_a_file_of_version_1_gives_the_comparison_of_its_gate(tmp_path, most):
         del verdict["trials"]
     first["judged"] = [
         {
-            "decisions": [made and [made[0], question.trials[made[1]]] for made in cell.decisions],
+            "decisions": [decision and [decision[0], question.trials[decision[1]]] for decision in cell.decisions],
             "interims": cell.interims_taken,
         }
         for cell in state.ended().cells
@@ -338,6 +338,6 @@ def test_a_trial_that_a_gate_repeated_counts_once_by_its_last_record(tmp_path):
     with store.Store(base) as stored:
         for trial, duration_s in ((0, 1.0), (1, 1.0), (1, 2.0)):
             stored.append(factories.make_record(trial=trial, duration_s=duration_s))
-    kept = gate_file.stored_trials(path)
-    assert [(record.trial, record.duration_s) for record in kept[BASE]] == [(0, 1.0), (1, 2.0)]
-    assert kept[CURRENT] == ()
+    stored_now = gate_file.stored_trials(path)
+    assert [(record.trial, record.duration_s) for record in stored_now[BASE]] == [(0, 1.0), (1, 2.0)]
+    assert stored_now[CURRENT] == ()

@@ -27,19 +27,19 @@ def programs(tmp_path, monkeypatch):
 
 
 def test_mpirun_starts_ranks_unless_slurm_has_allocated(programs, monkeypatch):
-    found = find(None)
-    assert found.is_local
-    assert found == find("mpirun")
-    command = found.command(3, ["python", "rank"])
+    mpirun = find(None)
+    assert mpirun.is_local
+    assert mpirun == find("mpirun")
+    command = mpirun.command(3, ["python", "rank"])
     assert command[0] == str(programs / "mpirun")
     assert command[-4:] == ["-np", "3", "python", "rank"]
     assert command[command.index("--bind-to") + 1] == "none"
     monkeypatch.setenv("SLURM_JOB_NUM_NODES", "2")
     assert not find("mpirun").is_local
     monkeypatch.setenv("SLURM_JOB_ID", "7")
-    found = find(None)
-    assert not found.is_local
-    assert found.command(3, ["python"]) == [str(programs / "srun"), "--ntasks=3", "--cpu-bind=none", "python"]
+    mpirun = find(None)
+    assert not mpirun.is_local
+    assert mpirun.command(3, ["python"]) == [str(programs / "srun"), "--ntasks=3", "--cpu-bind=none", "python"]
 
 
 @pytest.mark.parametrize(
@@ -58,14 +58,14 @@ def test_an_allocation_that_is_over_is_none(programs, monkeypatch, answer, progr
     monkeypatch.setattr(launcher.process, "ask", ask)
     for name, value in {"SLURM_JOB_ID": "99", "SLURM_JOB_NUM_NODES": "2"}.items():
         monkeypatch.setenv(name, value)
-    found = find(None)
-    assert (found.words[0], found.is_local) == (str(programs / program), program == "mpirun")
+    mpirun = find(None)
+    assert (mpirun.words[0], mpirun.is_local) == (str(programs / program), program == "mpirun")
 
 
 def test_the_mpirun_beside_this_python_comes_first(programs, tmp_path, monkeypatch):
-    beside = projects.interpreter(tmp_path / "bin/mpirun")
-    monkeypatch.setattr(launcher.sys, "executable", str(beside.with_name("python")))
-    assert find(None).words[0] == str(beside)
+    bundled = projects.interpreter(tmp_path / "bin/mpirun")
+    monkeypatch.setattr(launcher.sys, "executable", str(bundled.with_name("python")))
+    assert find(None).words[0] == str(bundled)
 
 
 def test_mpich_gets_no_option_of_open_mpi(programs, monkeypatch):
@@ -74,23 +74,23 @@ def test_mpich_gets_no_option_of_open_mpi(programs, monkeypatch):
 
 
 def test_a_command_line_of_the_users(programs):
-    found = find("mpirun -np {n} --hostfile 'my hosts'")
-    assert not found.is_local
-    assert found.command(2, ["p"]) == [str(programs / "mpirun"), "-np", "2", "--hostfile", "my hosts", "p"]
-    assert str(found) == "mpirun -np {n} --hostfile 'my hosts'"
+    custom = find("mpirun -np {n} --hostfile 'my hosts'")
+    assert not custom.is_local
+    assert custom.command(2, ["p"]) == [str(programs / "mpirun"), "-np", "2", "--hostfile", "my hosts", "p"]
+    assert str(custom) == "mpirun -np {n} --hostfile 'my hosts'"
 
 
 @pytest.mark.parametrize(
-    ("asked", "message"),
+    ("text", "message"),
     [
         ("mpiexec", "--launcher 'mpiexec': expected mpirun, srun or a command line with {n}"),
         ("mpiexec -n {n}", "--launcher mpiexec: there is no such command"),
         ("mpirun 'x {n}", "not a command line"),
     ],
 )
-def test_what_is_no_launcher_is_refused(programs, asked, message):
+def test_what_is_no_launcher_is_refused(programs, text, message):
     with pytest.raises(SelectionError) as refused:
-        find(asked)
+        find(text)
     assert message in str(refused.value)
 
 
@@ -105,21 +105,21 @@ def test_what_is_missing_is_said_with_the_command_that_brings_it(programs, monke
 
 def test_ranks_that_this_machine_has_no_room_for(monkeypatch):
     monkeypatch.setattr(launcher.machine, "usable_cpus", lambda: 2)
-    made = plan.make(load("cpu"), Selection(batch_sizes=(1,), configs=("fp32",), ranks=(1, 2, 3)), host_device())
-    assert [planned.cell.ranks for planned in made.cells] == [1, 2, 3]
+    full_plan = plan.make(load("cpu"), Selection(batch_sizes=(1,), configs=("fp32",), ranks=(1, 2, 3)), host_device())
+    assert [planned.cell.ranks for planned in full_plan.cells] == [1, 2, 3]
     local = Launcher(("mpirun", "{n}"))
-    reasons = [planned.skip_reason for planned in fitting(made, local, explicit=False).cells]
+    reasons = [planned.skip_reason for planned in fitting(full_plan, local, explicit=False).cells]
     assert reasons[:2] == [None, None]
     assert reasons[2].startswith("this machine has 2 usable cores, and each rank takes one; more hosts: --launcher")
     with pytest.raises(SelectionError, match=r"^--ranks 3: this machine has 2 usable cores"):
-        fitting(made, local, explicit=True)
+        fitting(full_plan, local, explicit=True)
     far = dataclasses.replace(local, is_local=False)
-    assert fitting(made, far, explicit=True) == made
+    assert fitting(full_plan, far, explicit=True) == full_plan
 
 
 def test_ranks_share_the_cores_and_one_alone_gets_no_more(monkeypatch):
     monkeypatch.setattr(plan.machine, "usable_cpus", lambda: 8)
     chosen = Selection(batch_sizes=(1,), configs=("fp32",), ranks=(1, 4), threads=None)
-    made = plan.make(load("cpu"), chosen, host_device())
-    assert [planned.cell.threads for planned in made.cells] == [2, 2]
-    assert len({planned.cell.key for planned in made.cells}) == 2
+    full_plan = plan.make(load("cpu"), chosen, host_device())
+    assert [planned.cell.threads for planned in full_plan.cells] == [2, 2]
+    assert len({planned.cell.key for planned in full_plan.cells}) == 2

@@ -30,8 +30,8 @@ def cpu():
     return scenario.load("cpu")
 
 
-def names(made):
-    return [(planned.cell.config, planned.cell.batch_size) for planned in made.cells]
+def names(plan_):
+    return [(planned.cell.config, planned.cell.batch_size) for planned in plan_.cells]
 
 
 def test_a_cells_key_stays_when_it_is_stored(cpu):
@@ -49,10 +49,10 @@ def test_a_cells_key_stays_when_it_is_stored(cpu):
     ],
 )
 def test_quick_is_the_base_and_the_best_at_one_batch_size_three_times(name, device, expected):
-    made = plan.make(scenario.load(name), Selection(quick=True), device, remote=True)
-    assert (names(made), made.trials, made.budget_s) == (expected, 3, None)
-    asked = plan.make(scenario.load(name), Selection(quick=True, trials=5, batch_sizes=(2,)), device, remote=True)
-    assert ({size for _, size in names(asked)}, asked.trials) == ({2}, 5)
+    quick = plan.make(scenario.load(name), Selection(quick=True), device, remote=True)
+    assert (names(quick), quick.trials, quick.budget_s) == (expected, 3, None)
+    options = plan.make(scenario.load(name), Selection(quick=True, trials=5, batch_sizes=(2,)), device, remote=True)
+    assert ({size for _, size in names(options)}, options.trials) == ({2}, 5)
 
 
 def test_quick_needs_a_ladder_to_climb(cpu):
@@ -61,17 +61,17 @@ def test_quick_needs_a_ladder_to_climb(cpu):
 
 
 def test_quick_takes_both_of_two_configs_without_a_ladder(cpu):
-    """As of steps of the user's own."""
+    """Scenarios of the user's own steps have no ladders."""
     two = dataclasses.replace(cpu, ladders=())
-    made = plan.make(two, Selection(quick=True, configs=("fp32", "fp32+dali")), CPU, remote=True)
-    assert names(made) == [("fp32", 8), ("fp32+dali", 8)]
+    quick = plan.make(two, Selection(quick=True, configs=("fp32", "fp32+dali")), CPU, remote=True)
+    assert names(quick) == [("fp32", 8), ("fp32+dali", 8)]
 
 
 def test_the_load_of_a_gpus_jpeg_decoder_is_the_scenarios_whatever_images_are_asked_for(cpu):
     folder = Input(kind="folder", path="/data")
-    asked = dataclasses.replace(cpu, input=Input(kind="generated", hw_decoder_load=0.8))
-    inputs = [plan.make(asked, Selection(input=given), CPU).cells[0].cell.input for given in (None, folder)]
-    facts = [(one.kind, one.path, one.hw_decoder_load) for one in inputs]
+    with_decoder = dataclasses.replace(cpu, input=Input(kind="generated", hw_decoder_load=0.8))
+    inputs = [plan.make(with_decoder, Selection(input=source), CPU).cells[0].cell.input for source in (None, folder)]
+    facts = [(source.kind, source.path, source.hw_decoder_load) for source in inputs]
     assert facts == [("generated", None, 0.8), ("folder", "/data", 0.8)]
     assert plan.make(cpu, Selection(), CPU).cells[0].cell.input == Input(kind="generated")
 
@@ -79,11 +79,11 @@ def test_the_load_of_a_gpus_jpeg_decoder_is_the_scenarios_whatever_images_are_as
 def test_the_selection_overrides_the_scenario(cpu):
     measuring = {"trials": 3, "target": 0.1, "max_time_s": 7.0, "timeout_s": 11.0}
     selection = Selection(input=Input(kind="synthetic"), image_size=96, seed=5, threads=3, **measuring)
-    made = plan.make(cpu, selection, CPU)
-    cell = made.cells[0].cell
+    planned = plan.make(cpu, selection, CPU)
+    cell = planned.cells[0].cell
     assert (cell.image_size, cell.seed, cell.threads, cell.input.kind) == (96, 5, 3, "synthetic")
     assert (cell.measure.target, cell.measure.max_time_s) == (0.1, 7.0)
-    assert (made.trials, made.timeout_s) == (3, 11.0)
+    assert (planned.trials, planned.timeout_s) == (3, 11.0)
 
 
 @pytest.mark.parametrize(
@@ -110,22 +110,22 @@ def test_an_unknown_config_is_one_clear_line(cpu, pattern, expected):
 
 
 def test_models_that_are_named_stand_in_for_the_scenarios(cpu):
-    made = plan.make(cpu, Selection(models=("resnet18", "resnet152"), configs=("fp32",)), CPU)
+    planned = plan.make(cpu, Selection(models=("resnet18", "resnet152"), configs=("fp32",)), CPU)
     expected = [*itertools.product(("resnet18", "resnet152"), (4, 8))]
-    assert [(one.cell.model, one.cell.batch_size) for one in made.cells] == expected
+    assert [(cell.cell.model, cell.cell.batch_size) for cell in planned.cells] == expected
     v15 = dataclasses.replace(cpu, model=msgspec.structs.replace(cpu.model, variant="v1.5"))
-    made = plan.make(v15, Selection(models=("resnet18", "resnet50"), configs=("fp32",), batch_sizes=(4,)), CPU)
-    assert [one.cell.variant for one in made.cells] == ["v1", "v1.5"]  # a model has its first where it lacks that
+    planned = plan.make(v15, Selection(models=("resnet18", "resnet50"), configs=("fp32",), batch_sizes=(4,)), CPU)
+    assert [cell.cell.variant for cell in planned.cells] == ["v1", "v1.5"]  # a model has its first where it lacks that
     with pytest.raises(SelectionError, match=r"--model 'resnet05': unknown; did you mean 'resnet50'?"):
         plan.make(cpu, Selection(models=("resnet05",)), CPU)
 
 
 def test_a_model_without_batch_normalisation_trains_at_a_rate_that_it_can(cpu):
-    made = plan.make(cpu, Selection(models=("alexnet", "resnet50"), configs=("fp32",), batch_sizes=(4,)), CPU)
-    assert [one.cell.train.learning_rate for one in made.cells] == [0.001, cpu.train.learning_rate]
+    planned = plan.make(cpu, Selection(models=("alexnet", "resnet50"), configs=("fp32",), batch_sizes=(4,)), CPU)
+    assert [cell.cell.train.learning_rate for cell in planned.cells] == [0.001, cpu.train.learning_rate]
     slow = dataclasses.replace(cpu, train=TrainSettings(learning_rate=1e-4))
-    (made,) = plan.make(slow, Selection(models=("alexnet",), configs=("fp32",), batch_sizes=(4,)), CPU).cells
-    assert made.cell.train.learning_rate == 1e-4
+    (planned,) = plan.make(slow, Selection(models=("alexnet",), configs=("fp32",), batch_sizes=(4,)), CPU).cells
+    assert planned.cell.train.learning_rate == 1e-4
 
 
 H200 = Device("cuda:0", "NVIDIA H200", 2**37, (9, 0))
@@ -168,20 +168,20 @@ FP16 = dataclasses.replace(CPU, instructions=frozenset({"amx_fp16"}))
     ids=["bf16", "both", "fp16", "neither"],
 )
 def test_unasked_a_processor_runs_the_low_precision_that_it_computes_in(cpu, device, low, left_out):
-    made = plan.make(cpu, Selection(), device)
-    assert {planned.cell.rungs[0] for planned in made.cells} == {"fp32", low}
-    assert not any(planned.skip_reason for planned in made.cells)
-    assert made.left_out.startswith(left_out)
-    named = plan.make(cpu, Selection(configs=("fp16*", "bf16*")), device)
-    assert ({planned.cell.rungs[0] for planned in named.cells}, named.left_out) == ({"fp16", "bf16"}, "")
+    default_plan = plan.make(cpu, Selection(), device)
+    assert {planned.cell.rungs[0] for planned in default_plan.cells} == {"fp32", low}
+    assert not any(planned.skip_reason for planned in default_plan.cells)
+    assert default_plan.left_out.startswith(left_out)
+    chosen = plan.make(cpu, Selection(configs=("fp16*", "bf16*")), device)
+    assert ({planned.cell.rungs[0] for planned in chosen.cells}, chosen.left_out) == ({"fp16", "bf16"}, "")
 
 
 def test_a_rung_that_a_processor_would_emulate_is_skipped_unless_it_is_named(cpu):
     cpu = dataclasses.replace(cpu, configs=(cpu.configs[0], Config("chainer", ("bf16",))))
 
     def reason(device: Device, *configs: str) -> str | None:
-        made = plan.make(cpu, Selection(configs=configs), device)
-        return next(planned.skip_reason for planned in made.cells if planned.cell.config == "bf16")
+        chosen_plan = plan.make(cpu, Selection(configs=configs), device)
+        return next(planned.skip_reason for planned in chosen_plan.cells if planned.cell.config == "bf16")
 
     assert reason(OLD) == (
         "bf16: needs avx512_bf16 or amx_bf16, Old CPU has none of them: emulated, bf16 is computed in fp32; "
@@ -195,8 +195,8 @@ def test_another_machines_device_is_not_judged_by_what_is_installed_here():
     requires = Requires(compute_capability=(8, 0), packages=(Package("no_such_module.sub", "uv sync --extra x"),))
     assert plan.missing(requires, H200, remote=True) is None
     assert plan.missing(requires, V100, remote=True) == "needs compute capability 8.0, V100 has 7.0"
-    made = plan.make(scenario.load("beyond"), Selection(), V100, remote=True)
-    reasons = {planned.cell.config: planned.skip_reason for planned in made.cells}
+    beyond = plan.make(scenario.load("beyond"), Selection(), V100, remote=True)
+    reasons = {planned.cell.config: planned.skip_reason for planned in beyond.cells}
     assert reasons["fp16"] is None
     assert reasons["tf32"] == "tf32: needs compute capability 8.0, V100 has 7.0"
 
@@ -217,16 +217,16 @@ def test_a_gpu_that_the_installed_cudnn_does_not_serve_is_refused_with_its_remed
 def test_beside_a_backend_that_does_without_it_only_the_cells_that_need_cudnn_are_skipped(monkeypatch):
     monkeypatch.setattr(libraries, "version", lambda: "9.28.0")
     monkeypatch.setattr(Package, "is_installed", lambda package: True)
-    made = plan.make(scenario.load("peers"), Selection(), V100)
-    reasons = {(planned.cell.backend, (planned.skip_reason or "")[:30]) for planned in made.cells}
+    peers = plan.make(scenario.load("peers"), Selection(), V100)
+    reasons = {(planned.cell.backend, (planned.skip_reason or "")[:30]) for planned in peers.cells}
     assert ("chainer", "cuDNN 9.28.0 has no code for c") in reasons
     assert ("torch", "") in reasons
     assert ("chainer", "") not in reasons
 
 
 def test_an_ablation_runs_its_own_settings_and_remembers_the_scenarios():
-    made = plan.make(scenario.load("settings"), Selection(configs=("fp16", "fp16:no-autotune")), H200, remote=True)
-    base, changed = made.cells[0].cell, made.cells[2].cell
+    planned = plan.make(scenario.load("settings"), Selection(configs=("fp16", "fp16:no-autotune")), H200, remote=True)
+    base, changed = planned.cells[0].cell, planned.cells[2].cell
     assert (base.config, changed.config) == ("fp16", "fp16:no-autotune")
     assert base.rungs == changed.rungs == ("fp16",)
     assert base.cudnn.autotune and not changed.cudnn.autotune
@@ -250,8 +250,8 @@ assert len(made.cells) == 20
 
 def test_without_its_package_a_backends_cells_are_skipped_with_the_command_that_installs_it(monkeypatch):
     monkeypatch.setattr(Package, "is_installed", lambda package: package.module != "torch")
-    made = plan.make(scenario.load("peers"), Selection(), CPU)
-    reasons = {p.cell.config: p.skip_reason for p in made.cells}
+    planned = plan.make(scenario.load("peers"), Selection(), CPU)
+    reasons = {p.cell.config: p.skip_reason for p in planned.cells}
     assert reasons["fp32"] is None
     assert reasons["torch/fp32"] == "backend torch needs the package torch: uv pip install torch --torch-backend=cpu"
 

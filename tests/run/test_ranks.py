@@ -146,7 +146,7 @@ def test_the_rank_that_ends_a_trial_is_named_and_the_others_are_ended(body, stat
 
 
 @pytest.mark.parametrize(
-    ("said", "number"),
+    ("log", "number"),
     [
         ("tasks 0-1: Terminated", signal.SIGTERM),
         ("tasks 0,1,3: User defined signal 1", signal.SIGUSR1),
@@ -155,8 +155,8 @@ def test_the_rank_that_ends_a_trial_is_named_and_the_others_are_ended(body, stat
         ("tasks 0,2-11: Killed", None),
     ],
 )
-def test_the_signal_that_killed_a_rank_is_told_by_srun_too(said, number):
-    output = f"slurmstepd-a: error: *** STEP 3.1 ON a CANCELLED ***\nsrun: error: a: {said}"
+def test_the_signal_that_killed_a_rank_is_told_by_srun_too(log, number):
+    output = f"slurmstepd-a: error: *** STEP 3.1 ON a CANCELLED ***\nsrun: error: a: {log}"
     assert ranks._signal_of(1, output) == number
 
 

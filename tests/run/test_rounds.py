@@ -16,7 +16,7 @@ CPU = Device("cpu", "A Processor", 2**34)
 V100 = Device("cuda:0", "V100", 2**34, (7, 0))
 
 
-def made(configs=("fp32", "fp32+dali", "fp16"), sizes=(4,), **selection: float) -> Plan:
+def make_plan(configs=("fp32", "fp32+dali", "fp16"), sizes=(4,), **selection: float) -> Plan:
     return plan.make(scenario.load("cpu"), Selection(configs=configs, batch_sizes=sizes, **selection), CPU)
 
 
@@ -40,13 +40,13 @@ COSTS_S = {"fp32": 10.0, "fp32+dali": 10.0, "fp16": 10.0}
 
 
 def test_trials_of_different_cells_are_interleaved():
-    records = run(start(made(("fp32", "fp16"), trials=2)), COSTS_S)
+    records = run(start(make_plan(("fp32", "fp16"), trials=2)), COSTS_S)
     assert order(records) == [("fp32", 0), ("fp16", 0), ("fp32", 1), ("fp16", 1)]
 
 
 def test_a_skipped_cell_has_one_record_whatever_the_number_of_trials(monkeypatch):
     monkeypatch.setattr(Package, "is_installed", lambda package: package.module != "nvidia.dali")
-    records = run(start(made(("fp32", "fp32+dali"), trials=3)), COSTS_S)
+    records = run(start(make_plan(("fp32", "fp32+dali"), trials=3)), COSTS_S)
     assert order(records) == [("fp32", 0), ("fp32+dali", 0), ("fp32", 1), ("fp32", 2)]
 
 
@@ -62,7 +62,7 @@ def test_a_skipped_cell_has_one_record_whatever_the_number_of_trials(monkeypatch
     ],
 )
 def test_rounds_go_on_until_the_budget_is_spent_and_never_beyond(budget, status, ran):
-    records = run(start(made(**budget)), COSTS_S, status=status)
+    records = run(start(make_plan(**budget)), COSTS_S, status=status)
     assert Counter(record.cell.config for record in records) == dict(zip(COSTS_S, ran, strict=True))
 
 
@@ -70,7 +70,7 @@ def test_rounds_go_on_until_the_budget_is_spent_and_never_beyond(budget, status,
 @pytest.mark.parametrize("budget_s", [30.0, 77.0, 240.0])
 def test_the_cells_numbers_of_trials_differ_by_one_at_most(spread, budget_s):
     costs_s = {"fp32": 3.0, "fp32+dali": 9.0, "fp16": 17.0}
-    records = run(start(made(budget_s=budget_s)), costs_s, spread)
+    records = run(start(make_plan(budget_s=budget_s)), costs_s, spread)
     trials = Counter(record.cell.config for record in records).values()
     assert max(trials) - min(trials) <= 1
     spent_s = sum(record.duration_s for record in records)
@@ -80,23 +80,23 @@ def test_the_cells_numbers_of_trials_differ_by_one_at_most(spread, budget_s):
 
 
 def test_a_run_that_is_resumed_has_the_time_that_is_left():
-    planned = made(budget_s=100.0)
-    whole = run(start(planned), COSTS_S)
-    rest = run(start(planned, whole[:4]), COSTS_S)
-    assert order(whole[:4] + rest) == order(whole)
-    assert run(start(planned, whole), COSTS_S) == []
+    planned = make_plan(budget_s=100.0)
+    uninterrupted = run(start(planned), COSTS_S)
+    rest = run(start(planned, uninterrupted[:4]), COSTS_S)
+    assert order(uninterrupted[:4] + rest) == order(uninterrupted)
+    assert run(start(planned, uninterrupted), COSTS_S) == []
 
 
 def test_a_run_that_is_resumed_runs_again_what_failed():
     before = [
-        factories.make_record(cell=one.cell, status="crashed" if one.cell.config == "fp16" else "ok")
-        for one in made(trials=1).cells
+        factories.make_record(cell=planned_cell.cell, status="crashed" if planned_cell.cell.config == "fp16" else "ok")
+        for planned_cell in make_plan(trials=1).cells
     ]
-    assert order(run(start(made(trials=1), before), COSTS_S)) == [("fp16", 0)]
+    assert order(run(start(make_plan(trials=1), before), COSTS_S)) == [("fp16", 0)]
 
 
 def test_the_time_ahead_is_that_of_the_trials_to_come():
-    state = start(made(budget_s=100.0))
+    state = start(make_plan(budget_s=100.0))
     for record in run(state, COSTS_S)[:3]:
         state = state.with_record(record)
     assert state.ahead_s() == pytest.approx(70.0)
@@ -107,7 +107,7 @@ def test_a_round_begins_with_the_ends_of_the_ladders_at_the_standard_batch_sizes
     best = "+dali+batched+nhwc+fused+static_graph"
     ends = ["fp32", "fp16", f"fp16{best}", f"fp32{best}"]
     first = [(planned.cell.batch_size, planned.cell.config) for planned in in_order(cells)]
-    assert first[:8] == [(256, one) for one in ends] + [(64, one) for one in ends]
+    assert first[:8] == [(256, config) for config in ends] + [(64, config) for config in ends]
     assert sorted(first) == sorted((planned.cell.batch_size, planned.cell.config) for planned in cells)
 
 
@@ -118,7 +118,7 @@ def test_where_the_budget_is_too_short_for_a_round_the_best_config_comes_first(b
 
 
 def test_without_a_standard_batch_size_the_largest_comes_first():
-    cells = made(("fp32", "fp32+dali", "fp16", "fp16+dali"), (4, 8)).cells
+    cells = make_plan(("fp32", "fp32+dali", "fp16", "fp16+dali"), (4, 8)).cells
     first = [(planned.cell.config, planned.cell.batch_size) for planned in in_order(cells)]
     assert first[:5] == [("fp32", 8), ("fp16", 8), ("fp16+dali", 8), ("fp32+dali", 8), ("fp32", 4)]
 
@@ -126,16 +126,16 @@ def test_without_a_standard_batch_size_the_largest_comes_first():
 # ------------------------------------------------------------------------------------------------------- resuming
 
 
-def records_of(of: Plan, n: int | None = None, key: bool = True) -> list[Record]:
-    return [factories.make_record(cell=one.cell, plan=of.key if key else None) for one in of.cells[:n]]
+def records_of(plan: Plan, n: int | None = None, key: bool = True) -> list[Record]:
+    return [factories.make_record(cell=planned.cell, plan=plan.key if key else None) for planned in plan.cells[:n]]
 
 
 def test_a_run_of_the_same_cells_is_gone_on_with_whatever_its_trials():
-    assert differences(made(trials=5), records_of(made(trials=1), 1)) == ""
+    assert differences(make_plan(trials=5), records_of(make_plan(trials=1), 1)) == ""
 
 
 @pytest.mark.parametrize(
-    ("other", "said"),
+    ("other", "difference"),
     [
         ({"sizes": (64,)}, "batch size 64, here 4"),
         ({"seed": 3}, "seed 3, here 0"),
@@ -145,22 +145,24 @@ def test_a_run_of_the_same_cells_is_gone_on_with_whatever_its_trials():
     ],
 )
 @pytest.mark.parametrize("finished", [True, False])
-def test_a_run_of_another_selection_is_not_and_what_differs_is_named(other, said, finished):
-    before = made(**other)
+def test_a_run_of_another_selection_is_not_and_what_differs_is_named(other, difference, finished):
+    before = make_plan(**other)
     if finished or len(before.cells) == 1:
-        assert differences(made(), records_of(before)) == said
+        assert differences(make_plan(), records_of(before)) == difference
     else:
-        assert differences(made(), records_of(before, 2)) != ""
+        assert differences(make_plan(), records_of(before, 2)) != ""
 
 
 def test_records_that_do_not_name_their_plan_may_be_the_beginning_of_this_one():
-    assert differences(made(), records_of(made(), 2, key=False)) == ""
-    assert differences(made(), records_of(made(seed=3), 2, key=False)) == "seed 3, here 0"
+    assert differences(make_plan(), records_of(make_plan(), 2, key=False)) == ""
+    assert differences(make_plan(), records_of(make_plan(seed=3), 2, key=False)) == "seed 3, here 0"
 
 
 def test_a_setting_that_only_some_cells_have_is_no_error():
     cells = [factories.make_cell("fp16"), factories.make_ablation()]
-    settings, only = (dataclasses.replace(made(), cells=tuple(map(PlannedCell, of))) for of in (cells, cells[:1]))
+    settings, only = (
+        dataclasses.replace(make_plan(), cells=tuple(map(PlannedCell, group))) for group in (cells, cells[:1])
+    )
     config = "config fp16, here fp16, fp16:no-autotune"
     assert differences(settings, records_of(only)) == f"{config}; cudnn autotune True, here True, False"
     kfac = factories.make_record(cell=factories.make_cell("fp16", train=TrainSettings(kfac=KfacSettings(damping=0.5))))
@@ -168,6 +170,6 @@ def test_a_setting_that_only_some_cells_have_is_no_error():
 
 
 def test_a_plan_of_the_same_settings_in_fewer_cells_is_another():
-    whole = made(("fp32", "fp16"), (4, 8))
-    part = dataclasses.replace(whole, cells=(whole.cells[0], whole.cells[3]))
-    assert differences(whole, records_of(part)) == "2 cells, here 4"
+    full_plan = make_plan(("fp32", "fp16"), (4, 8))
+    part = dataclasses.replace(full_plan, cells=(full_plan.cells[0], full_plan.cells[3]))
+    assert differences(full_plan, records_of(part)) == "2 cells, here 4"

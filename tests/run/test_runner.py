@@ -52,13 +52,13 @@ def run(*commands: str, timeout_s: float = 60.0, listen=lambda *_: None, cells=1
 
 def test_a_result_becomes_a_record():
     heard = []
-    (one,) = run(send(Stepped("timed", 6, 0.1)), send(OK), listen=lambda *call: heard.append(call))
-    assert (one.status, one.reason, one.run_id, one.trial) == ("ok", None, "run-1", 0)
-    assert one.measurement == factories.make_measurement()
-    kept = variables.recorded(worker_environment(one.cell))
-    assert one.environment == factories.make_environment(variables=kept)
-    assert one.duration_s > 0
-    assert one.log is None
+    (record,) = run(send(Stepped("timed", 6, 0.1)), send(OK), listen=lambda *call: heard.append(call))
+    assert (record.status, record.reason, record.run_id, record.trial) == ("ok", None, "run-1", 0)
+    assert record.measurement == factories.make_measurement()
+    recorded = variables.recorded(worker_environment(record.cell))
+    assert record.environment == factories.make_environment(variables=recorded)
+    assert record.duration_s > 0
+    assert record.log is None
     assert heard[0][2] == Stepped("timed", 6, 0.1)
 
 
@@ -85,13 +85,13 @@ def test_a_process_of_ours_takes_no_module_from_the_current_directory(tmp_path):
 )
 def test_a_word_that_cannot_be_true_is_a_crash_and_the_run_goes_on(last):
     records = run(f'case $(cat) in *batch_size\\":1,*) {send(last)};; *) {send(OK)};; esac', cells=2)
-    assert [one.status for one in records] == ["crashed", "ok"]
+    assert [record.status for record in records] == ["crashed", "ok"]
     assert records[0].reason == "the worker sent something that is no message"
 
 
 def test_whoever_listens_cannot_end_a_run():
     records = run(send(Stepped("timed", 6, 0.1)), send(OK), listen=lambda *_: 1 / 0, cells=2)
-    assert [one.status for one in records] == ["ok", "ok"]
+    assert [record.status for record in records] == ["ok", "ok"]
 
 
 def test_the_worker_gets_the_cell_and_its_threads():
@@ -118,16 +118,16 @@ def test_the_worker_gets_the_cell_and_its_threads():
     ids=["failed", "oom", "exit 7", "exit 0", "killed", "crashed", "closed", "junk"],
 )
 def test_every_end_of_a_worker_is_a_record(end, status, reason):
-    (one,) = run(end)
-    assert (one.status, one.reason) == (status, reason)
-    assert one.measurement is None
+    (record,) = run(end)
+    assert (record.status, record.reason) == (status, reason)
+    assert record.measurement is None
 
 
 def test_a_worker_that_prints_without_end_fills_nothing_and_its_last_words_are_kept():
     """A limit on files stands for a disk."""
-    (one,) = run("ulimit -f 16", "head -c 20000000 /dev/zero | tr '\\0' x", "printf '\\nthe end'", "exit 7")
-    assert one.reason == "the worker ended without a result (exit code 7)"
-    assert one.log.endswith("xxx\nthe end") and len(one.log) <= 4096
+    (record,) = run("ulimit -f 16", "head -c 20000000 /dev/zero | tr '\\0' x", "printf '\\nthe end'", "exit 7")
+    assert record.reason == "the worker ended without a result (exit code 7)"
+    assert record.log.endswith("xxx\nthe end") and len(record.log) <= 4096
 
 
 def test_a_process_that_escapes_and_holds_the_output_does_not_hold_up_the_trial(monkeypatch):
@@ -140,16 +140,16 @@ def test_a_process_that_escapes_and_holds_the_output_does_not_hold_up_the_trial(
         os.kill(message.pid, signal.SIGKILL)
 
     building = '{"type":"building","what":"x","pid":%d}\\n'
-    (one,) = run(f"echo here; printf '{building}' $$ >/dev/fd/$0; sleep 60", listen=listen)
+    (record,) = run(f"echo here; printf '{building}' $$ >/dev/fd/$0; sleep 60", listen=listen)
     held[0].kill()
     held[0].wait()
-    assert one.log == "here"
+    assert record.log == "here"
 
 
 def test_a_skipped_cell_is_a_record_without_a_process():
     runner = Runner("r", 1.0, lambda pipe: ["/nonexistent"])
-    (one,) = runner.run([(PlannedCell(factories.make_cell(), "needs cv2"), 0)])
-    assert (one.status, one.reason) == ("skipped", "needs cv2")
+    (record,) = runner.run([(PlannedCell(factories.make_cell(), "needs cv2"), 0)])
+    assert (record.status, record.reason) == ("skipped", "needs cv2")
 
 
 def test_an_interrupt_ends_the_worker_and_passes_through(tmp_path):
@@ -181,8 +181,8 @@ STARTS = "sleep 600 & echo $! >>{pids}; setsid sleep 600 & echo $! $$ >>{pids}"
 def test_a_worker_that_ends_takes_its_children_along_at_once(tmp_path, end, reason):
     """Though a child of its own lives and holds the pipe, it is not waited for until the timeout."""
     start = time.monotonic()
-    (one,) = run(STARTS.format(pids=tmp_path / "pids"), end)
-    assert (one.status, one.reason) == ("crashed" if reason else "ok", reason)
+    (record,) = run(STARTS.format(pids=tmp_path / "pids"), end)
+    assert (record.status, record.reason) == ("crashed" if reason else "ok", reason)
     assert time.monotonic() - start < 30
     assert not any(map(alive, pids(tmp_path / "pids", 3)))
 
@@ -209,8 +209,8 @@ class Watched:
 
 def run_watched(watched, *commands: str, **options):
     runner = Runner("run-1", 60.0, worker(*commands), watch=watched, **options)
-    (one,) = runner.run([(PlannedCell(factories.make_cell(device="cuda:1")), 0)])
-    return one
+    (record,) = runner.run([(PlannedCell(factories.make_cell(device="cuda:1")), 0)])
+    return record
 
 
 def test_a_gpu_is_watched_while_its_trial_runs_and_gets_the_times_of_the_timed_pass():
@@ -218,18 +218,18 @@ def test_a_gpu_is_watched_while_its_trial_runs_and_gets_the_times_of_the_timed_p
     steps = [("warm-up", 3), ("timed", 0), ("timed", 6), ("timed", 12), ("profiled", 5)]
     passes = "\nsleep 0.2\n".join(send(Stepped(stage, n, 0.1)) for stage, n in steps)
     before = time.monotonic()
-    one = run_watched(watched, passes, send(OK), listen=lambda *_: watched.now.append("step"))
+    record = run_watched(watched, passes, send(OK), listen=lambda *_: watched.now.append("step"))
     assert watched.now[0] == "watching"
     assert watched.now[-1] == "stopped"
     assert watched.now.count("stopped") == 1
     ((device, start),) = watched.began
     assert device == "cuda:1"
-    assert before <= start <= before + one.duration_s
+    assert before <= start <= before + record.duration_s
     ((from_s, to_s),) = watched.timed
-    assert 0.15 <= from_s < to_s <= one.duration_s - 0.1
+    assert 0.15 <= from_s < to_s <= record.duration_s - 0.1
     assert to_s - from_s >= 0.25
-    assert one.gpu.samples[1].power_w == 600.0
-    assert (one.gpu.timed_from_s, one.gpu.timed_to_s) == (from_s, to_s)
+    assert record.gpu.samples[1].power_w == 600.0
+    assert (record.gpu.timed_from_s, record.gpu.timed_to_s) == (from_s, to_s)
 
 
 @pytest.mark.parametrize(
@@ -246,17 +246,17 @@ def test_a_trial_whose_gpu_was_slowed_down_is_run_once_more_after_a_pause(monkey
             return GpuSamples(state=GpuState(), samples=samples, timed_from_s=0.5, timed_to_s=1.5)
 
     runner = Runner("run-1", 60.0, worker(send(OK)), watch=Throttled(), cooling_s=cooling_s)
-    made = list(runner.run([(PlannedCell(factories.make_cell(device="cuda:0")), 4)]))
-    assert [(record.trial, record.status) for record in made] == [(4, "ok")] * records
+    both_records = list(runner.run([(PlannedCell(factories.make_cell(device="cuda:0")), 4)]))
+    assert [(record.trial, record.status) for record in both_records] == [(4, "ok")] * records
     assert slept.count(3.0) == records - 1
-    assert store.current(made) == (made[-1],)
+    assert store.current(both_records) == (both_records[-1],)
 
 
 def test_a_gpu_is_watched_until_its_worker_dies():
     watched = Watched()
-    one = run_watched(watched, "kill -KILL $$")
-    assert (one.status, watched.now, watched.timed) == ("crashed", ["watching", "stopped"], [(None, None)])
-    assert one.gpu is not None
+    record = run_watched(watched, "kill -KILL $$")
+    assert (record.status, watched.now, watched.timed) == ("crashed", ["watching", "stopped"], [(None, None)])
+    assert record.gpu is not None
 
 
 def test_an_interrupt_ends_the_watching():
@@ -271,8 +271,8 @@ def test_an_interrupt_ends_the_watching():
 
 
 def test_a_gpu_that_cannot_be_asked_leaves_nothing():
-    one = run_watched(lambda cell, start: None, send(OK))
-    assert (one.status, one.gpu) == ("ok", None)
+    record = run_watched(lambda cell, start: None, send(OK))
+    assert (record.status, record.gpu) == ("ok", None)
 
 
 def test_on_the_cpu_nothing_of_cuda_is_imported():
@@ -295,29 +295,29 @@ def test_a_launch_says_which_python_runs_where_and_with_what(tmp_path):
     says = f'[ "$2 $3 $PWD $TCBENCH_CACHE" = "-m tcbench.worker / there" ] && {send(OK).replace("$0", "$4")}'
     python = projects.interpreter(tmp_path / "python", python=says)
     launch = Launch(str(python), Path("/"), {"TCBENCH_CACHE": "there"})
-    (one,) = Runner("r", 60.0, launch=launch).run([(PlannedCell(factories.make_cell()), 0)])
-    assert (one.status, one.reason) == ("ok", None)
+    (record,) = Runner("r", 60.0, launch=launch).run([(PlannedCell(factories.make_cell()), 0)])
+    assert (record.status, record.reason) == ("ok", None)
 
 
 def test_a_python_that_is_not_there_is_a_record(tmp_path):
     launch = Launch(str(tmp_path / "python"))
-    (one,) = Runner("r", 60.0, launch=launch).run([(PlannedCell(factories.make_cell()), 0)])
-    assert one.status == "crashed"
-    assert one.reason.startswith("the worker could not be started: [Errno 2] No such file or directory")
+    (record,) = Runner("r", 60.0, launch=launch).run([(PlannedCell(factories.make_cell()), 0)])
+    assert record.status == "crashed"
+    assert record.reason.startswith("the worker could not be started: [Errno 2] No such file or directory")
 
 
 def test_the_load_of_the_host_is_that_of_the_timed_pass():
     spins = "i=0; while [ $i -lt 400000 ]; do i=$((i+1)); done"  # work, not time: a busy machine takes longer over it
     stays = "sleep 1"  # until it was looked at, which takes a while on a busy machine
-    (one,) = run(send(Stepped("timed", 0, 0.1)), spins, send(Stepped("profiled", 0, 0.1)), stays, send(OK))
-    assert 0.1 < one.host.elapsed_s < 60
-    assert 0.05 < one.host.own_s <= one.host.elapsed_s * 1.2  # it had one thread
+    (record,) = run(send(Stepped("timed", 0, 0.1)), spins, send(Stepped("profiled", 0, 0.1)), stays, send(OK))
+    assert 0.1 < record.host.elapsed_s < 60
+    assert 0.05 < record.host.own_s <= record.host.elapsed_s * 1.2  # it had one thread
     (none,) = run(send(OK))
     assert none.host is None
 
 
 @pytest.mark.parametrize(
-    ("variables", "writable", "there", "kept"),
+    ("variables", "writable", "has_bytecode", "written"),
     [
         ({}, True, False, True),
         ({}, False, True, True),  # compiled when it was installed
@@ -327,7 +327,7 @@ def test_the_load_of_the_host_is_that_of_the_timed_pass():
     ],
 )
 def test_where_python_may_keep_no_bytecode_a_worker_keeps_it_in_the_cache(
-    tmp_path, monkeypatch, variables, writable, there, kept
+    tmp_path, monkeypatch, variables, writable, has_bytecode, written
 ):
     monkeypatch.setattr(tcbench, "__file__", str(tmp_path / "__init__.py"))
     monkeypatch.setattr(os, "access", lambda path, mode: writable)
@@ -336,12 +336,12 @@ def test_where_python_may_keep_no_bytecode_a_worker_keeps_it_in_the_cache(
         monkeypatch.delenv(name, raising=False)
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
-    if there:
+    if has_bytecode:
         (tmp_path / "__pycache__").mkdir()
     environment = worker_environment(factories.make_cell())
-    prefix = variables.get("PYTHONPYCACHEPREFIX") if kept else str(tmp_path / "cache" / "bytecode-v2")
+    prefix = variables.get("PYTHONPYCACHEPREFIX") if written else str(tmp_path / "cache" / "bytecode-v2")
     assert environment.get("PYTHONPYCACHEPREFIX") == prefix
-    assert kept or not environment["PYTHONDONTWRITEBYTECODE"]
+    assert written or not environment["PYTHONDONTWRITEBYTECODE"]
 
 
 SLOW_LOSS = """
@@ -370,8 +370,8 @@ def test_a_runner_that_is_stopped_meanwhile_has_the_workers_own_times_and_load()
 
     command = lambda pipe: [sys.executable, "-c", SLOW_LOSS, str(pipe), line(OK)]  # noqa: E731
     runner = Runner("r", 60.0, command, stopped, watch=watched)
-    (one,) = runner.run([(PlannedCell(factories.make_cell(device="cuda:1")), 0)])
-    assert 0.2 <= one.host.elapsed_s < 1.0, "without the facts, and without the runner's pause"
+    (record,) = runner.run([(PlannedCell(factories.make_cell(device="cuda:1")), 0)])
+    assert 0.2 <= record.host.elapsed_s < 1.0, "without the facts, and without the runner's pause"
     ((from_s, to_s),) = watched.timed
     assert 0.2 <= to_s - from_s < 1.0
 
@@ -396,15 +396,15 @@ pipe.serve(len, job)
 
 
 def in_turns(dies_after: int = 9):
-    """What was heard of two trials in turns, of which the second may die, and their records."""
+    """Return the messages of two trials in turns, of which the second may die, and their records."""
     heard = []
 
     def side(name: str, dies_after: int) -> Runner:
-        asked = [str(dies_after), line(OK)]
+        arguments = [str(dies_after), line(OK)]
         return Runner(
             name,
             60.0,
-            lambda pipe: [sys.executable, "-c", STEPS_IN_TURNS, str(pipe), *asked],
+            lambda pipe: [sys.executable, "-c", STEPS_IN_TURNS, str(pipe), *arguments],
             lambda cell, trial, message: heard.append(
                 f"{name}{trial}: {getattr(message, 'steps', type(message).__name__)}"
             ),
@@ -420,7 +420,7 @@ def test_two_trials_step_in_turns():
     assert [(records[place].run_id, records[place].trial) for place in (0, 1)] == [("a", 3), ("b", 5)]
     each = ["a3: Building", "a3: 0", "b5: Building", "b5: 0", "a3: 1", "b5: 1", "a3: 2", "b5: 2", "a3: 3", "b5: 3"]
     assert heard[:10] == each, "what is imported and built is in its turn, too"
-    assert heard[10:] == [f"{who}: {what}" for who in ("a3", "b5") for what in ("TimedPassLoad", "0", "Finished")]
+    assert heard[10:] == [f"{who}: {message}" for who in ("a3", "b5") for message in ("TimedPassLoad", "0", "Finished")]
 
 
 def test_load_and_time_are_those_of_a_trials_own_turns():

@@ -16,8 +16,8 @@ RESULTS = Path(__file__).parents[3] / "results" / "amd-epyc-2cpu"
 CPU, PEERS = RESULTS / "cpu-20261121-035658.jsonl", RESULTS / "peers-20261121-110639.jsonl"
 
 
-def outcomes(here: Path, *arguments: str) -> list[dict[str, Any]]:
-    done = ended(here, "claims", *arguments, "--format", "json")
+def outcomes(folder: Path, *arguments: str) -> list[dict[str, Any]]:
+    done = ended(folder, "claims", *arguments, "--format", "json")
     value = json.loads(done.out, parse_constant=pytest.fail)
     assert value["schema"] == "tcbench-claims"
     return list(value["scorecards"])
@@ -74,10 +74,10 @@ def test_another_scenarios_claims_can_be_asked(tmp_path: Path) -> None:
 )
 def test_what_is_missing_is_measured_in_the_records_own_setting(tmp_path: Path, changed, options) -> None:
     path = tmp_path / alone(tmp_path)
-    given = [json.loads(line) for line in path.read_text().splitlines()]
-    for one in given:
-        one["cell"].update(changed)
-    path.write_text("".join(json.dumps(one) + "\n" for one in given))
+    records = [json.loads(line) for line in path.read_text().splitlines()]
+    for record in records:
+        record["cell"].update(changed)
+    path.write_text("".join(json.dumps(record) + "\n" for record in records))
     [card] = outcomes(tmp_path, path.name, "--scenario", "naruse2018")
     assert card["commands"][0].startswith(f"tcbench run naruse2018 {options}")
 
@@ -88,11 +88,11 @@ def test_timelines_beside_the_records_tell_kernels_per_step(tmp_path: Path) -> N
         spans = [timelines.kernel(i / 10, (i + 0.5) / 10) for i in range(n)]
         seen = timelines.make_timeline(timelines.step(0, 1), *spans, label=f"{config}, batch size 64", batch_size=64)
         perfetto.write([seen], tmp_path / f"{config}.json.gz")
-    asked = ("--scenario", "naruse2018", f"{few}.json.gz", f"{many}.json.gz")
-    [card] = outcomes(tmp_path, str(CPU), *asked)
+    arguments = ("--scenario", "naruse2018", f"{few}.json.gz", f"{many}.json.gz")
+    [card] = outcomes(tmp_path, str(CPU), *arguments)
     claim = next(claim for claim in card["claims"] if claim["relation"] == "fewer kernels")
     assert (claim["outcome"], claim["why"]) == ("holds", "64: 3 kernels per step against 5")
-    both = ended(tmp_path, "claims", str(CPU), str(PEERS), *asked, code=2)
+    both = ended(tmp_path, "claims", str(CPU), str(PEERS), *arguments, code=2)
     assert "timelines do not say which machine they are of; name the records of one run with them" in both.err
 
 

@@ -12,14 +12,16 @@ from tcbench.core.text import plain
 
 
 def test_the_fastest_of_a_glob_is_named_and_a_stated_figure_is_told_in_images_per_s() -> None:
-    at = (BatchSizeOutcome(4, "holds", left="fp16+dali", right="fp32", ratio=Interval(2, 1.9, 2.1), unit="trials"),)
+    outcomes = (
+        BatchSizeOutcome(4, "holds", left="fp16+dali", right="fp32", ratio=Interval(2, 1.9, 2.1), unit="trials"),
+    )
     best = Claim("s", "faster", ClaimSide("fp16*", best=True), (4,), right=ClaimSide("fp32"))
-    assert view.measured(EvaluatedClaim(best, "holds", at)) == "4: 2.00× (1.90 to 2.10) by fp16+dali"
+    assert view.measured(EvaluatedClaim(best, "holds", outcomes)) == "4: 2.00× (1.90 to 2.10) by fp16+dali"
     third = Claim("s", "about", ClaimSide("fp16*", best=True), (4,), right=ClaimSide("fp32"), factor=2.2, margin=0.1)
-    said = "4: 2.00× (1.90 to 2.10) by fp16+dali, the limit is 2.00×"
-    assert view.measured(EvaluatedClaim(third, "undecided", at)) == said
+    expected = "4: 2.00× (1.90 to 2.10) by fp16+dali, the limit is 2.00×"
+    assert view.measured(EvaluatedClaim(third, "undecided", outcomes)) == expected
     stated = Claim("s", "about", ClaimSide("fp16+dali"), (4,), images_per_s=600.0)
-    assert view.measured(EvaluatedClaim(stated, "holds", at)) == "4: 1200 images/s, 2.00× (1.90 to 2.10)"
+    assert view.measured(EvaluatedClaim(stated, "holds", outcomes)) == "4: 1200 images/s, 2.00× (1.90 to 2.10)"
 
 
 NASTY = (
@@ -37,11 +39,11 @@ NASTY = (
 
 @pytest.mark.parametrize("nasty", [plain(text) for text in NASTY])
 def test_markdown_makes_no_markup_of_what_records_and_scenarios_say(nasty: str) -> None:
-    at = BatchSizeOutcome(4, "not measured", f"{nasty} failed: {nasty}")
+    outcome = BatchSizeOutcome(4, "not measured", f"{nasty} failed: {nasty}")
     claim = Claim(nasty, "faster", ClaimSide(nasty), (4,), 12, ClaimSide("fp32"))
     environment = factories.make_environment(machine=nasty, device_name=nasty)
     command = f"tcbench run --config {nasty}"
-    claims = (EvaluatedClaim(claim, "holds", (at,)),)
+    claims = (EvaluatedClaim(claim, "holds", (outcome,)),)
     card = Scorecard(nasty, environment, factories.make_cell(), nasty, claims, (command,))
     text = view.markdown([card])
     assert "<" not in text

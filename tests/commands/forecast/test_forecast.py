@@ -156,7 +156,7 @@ def test_a_cudnn_without_code_for_that_gpu_is_refused_with_the_one_that_has(stan
 
 
 def test_without_cudnn_and_cupy_memory_and_floor_are_forecast_all_the_same(stand, tmp_path):
-    whole = forecast_of(H200, tmp_path, configs=("fp16",)).cells[0]
+    uncut = forecast_of(H200, tmp_path, configs=("fp16",)).cells[0]
     stand.no_library, stand.no_compiler = "cuDNN 9 was not forecast: install it", "No module named 'cupy'"
     forecast = forecast_of(H200, tmp_path, configs=("fp16",))
     assert forecast.prospects.plans_unchecked == "cuDNN 9 was not forecast: install it"
@@ -165,24 +165,24 @@ def test_without_cudnn_and_cupy_memory_and_floor_are_forecast_all_the_same(stand
     assert forecast.prospects.library is None
     cell = forecast.cells[0]
     assert cell.problems == ()
-    assert (cell.floor_s, cell.floor_in_arithmetic_s) == (whole.floor_s, whole.floor_in_arithmetic_s)
-    assert (cell.demand.peak_bytes, cell.workspace_bytes) == (whole.demand.peak_bytes, 64 * 2**20)
+    assert (cell.floor_s, cell.floor_in_arithmetic_s) == (uncut.floor_s, uncut.floor_in_arithmetic_s)
+    assert (cell.demand.peak_bytes, cell.workspace_bytes) == (uncut.demand.peak_bytes, 64 * 2**20)
     assert {work.way.by for work in cell.of_kind("graph")} == {None}
 
 
 def test_a_trace_is_made_anew_when_asked_for_or_when_the_program_changed(stand, tmp_path, monkeypatch):
-    made = []
+    calls = []
     real = demands._trace
-    monkeypatch.setattr(demands, "_trace", lambda *args: made.append(args[1].config) or real(*args))
+    monkeypatch.setattr(demands, "_trace", lambda *args: calls.append(args[1].config) or real(*args))
     forecast_of(H200, tmp_path, configs=("fp16",))
     forecast_of(H200, tmp_path, configs=("fp16",))
-    assert made == ["fp16"]
+    assert calls == ["fp16"]
     forecast_of(H200, tmp_path, configs=("fp16",), fresh=True)
-    assert made == ["fp16"] * 2
+    assert calls == ["fp16"] * 2
     assert stand.planned[-1][3] is True
     monkeypatch.setattr(demands, "program", lambda: "another")
     forecast_of(H200, tmp_path, configs=("fp16",))
-    assert made == ["fp16"] * 3
+    assert calls == ["fp16"] * 3
 
 
 def test_the_program_of_a_trace_is_looked_for_where_it_is():
@@ -201,12 +201,12 @@ def test_ablations_share_the_trace_of_their_config_unless_it_depends_on_them(sta
     text = SMALL + '[[ablation]]\nname = "no-autotune"\ncudnn.autotune = false\n'
     text += '[[ablation]]\nname = "small"\ncudnn.workspace_mib = 1\n'
     text += '[[ablation]]\nname = "slow"\ncudnn.fast_batch_norm = false\n'
-    made = []
+    calls = []
     real = demands._trace
-    monkeypatch.setattr(demands, "_trace", lambda *args: made.append(args[1]) or real(*args))
+    monkeypatch.setattr(demands, "_trace", lambda *args: calls.append(args[1]) or real(*args))
     forecast = forecast_of(H200, tmp_path, text=text, configs=("fp16", "fp16:*"))
     assert [cell.cell.config for cell in forecast.cells] == ["fp16", "fp16:no-autotune", "fp16:small", "fp16:slow"]
-    assert [cell.cudnn.fast_batch_norm for cell in made] == [True, False]
+    assert [cell.cudnn.fast_batch_norm for cell in calls] == [True, False]
     assert {limit for _, _, limit, _ in stand.planned} == {64 * 2**20, 2**20}
     base, *_, slow = (cell.of_kind("call")[0].work.persistent for cell in forecast.cells)
     assert base and not slow
@@ -235,11 +235,11 @@ def test_a_trace_whose_process_dies_says_what_to_do(stand, tmp_path, monkeypatch
 
 @pytest.mark.slow
 def test_two_processes_find_what_one_does(stand, tmp_path):
-    one = forecast_of(H200, tmp_path, configs=("fp16", "fp16+dali+batched+nhwc+fused"))
+    first = forecast_of(H200, tmp_path, configs=("fp16", "fp16+dali+batched+nhwc+fused"))
     plan_of_two = planned(SMALL, H200, tmp_path, configs=("fp16", "fp16+dali+batched+nhwc+fused"))
     calls = []
     two = forecasts.forecast(plan_of_two, H200, fresh=True, processes=2, progress=lambda *call: calls.append(call))
-    assert two.cells == one.cells
+    assert two.cells == first.cells
     assert ("tracing training steps", 2, 2) in calls
 
 
@@ -290,8 +290,8 @@ def test_a_step_fits_when_arrays_workspace_and_allowance_do():
 def test_a_demand_that_is_kept_wrongly_is_no_demand():
     assert demands._from_entry(None) is None
     assert demands._from_entry(demands.Entry({"phases": [], "replayed": 0})) is None
-    whole = Demand({"io": 0}, 0, (), 5)
-    assert demands._from_entry(demands._to_entry(whole)) == whole
+    demand = Demand({"io": 0}, 0, (), 5)
+    assert demands._from_entry(demands._to_entry(demand)) == demand
 
 
 @pytest.fixture

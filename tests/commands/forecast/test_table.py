@@ -17,9 +17,9 @@ RELU = Relu(32 * 64 * 56 * 56, "float16")
 
 
 def cell(config="fp16", batch_size=32, *, arrays_gib=2.0, problem=None, cannot_run=None):
-    asked = factories.make_cell(config, batch_size)
+    planned = factories.make_cell(config, batch_size)
     if cannot_run:
-        return CellForecast(asked, GPU, cannot_run)
+        return CellForecast(planned, GPU, cannot_run)
     space = 0 if problem else 25 * 2**20
     works = (
         WorkForecast(CONV, 53, Way(None if problem else "eng12_k2=3", space, problem), 1e-3, 2e-3),
@@ -27,7 +27,7 @@ def cell(config="fp16", batch_size=32, *, arrays_gib=2.0, problem=None, cannot_r
         WorkForecast(RELU, 49, Way("relu_forward"), 1e-4, 1e-4),
     )
     demand = Demand({"io": 0, "forward": 155}, 0, (), int(arrays_gib * 2**30))
-    return CellForecast(asked, GPU, works=works, demand=demand)
+    return CellForecast(planned, GPU, works=works, demand=demand)
 
 
 def forecast(*cells, kernels_unchecked=None):
@@ -37,8 +37,8 @@ def forecast(*cells, kernels_unchecked=None):
     return Forecast(planned, GPU, cells, prospects)
 
 
-def shown(found, width=100):
-    return printed(view.table(found), width=width)
+def shown(computed, width=100):
+    return printed(view.table(computed), width=width)
 
 
 @pytest.mark.parametrize("width", [80, 132])
@@ -51,22 +51,22 @@ def test_the_table_keeps_its_figures_however_long_the_config(width):
 
 
 def test_what_does_not_fit_is_named_with_its_batch_size():
-    found = forecast(cell("fp32", 128, arrays_gib=10.7), cell("fp32", 256, arrays_gib=21.2), cell("fp16", 256))
-    assert view.verdict(found) == "2 of 3 cells fit into 15.78 GiB; too large: at 256: fp32."
+    computed = forecast(cell("fp32", 128, arrays_gib=10.7), cell("fp32", 256, arrays_gib=21.2), cell("fp16", 256))
+    assert view.verdict(computed) == "2 of 3 cells fit into 15.78 GiB; too large: at 256: fp32."
     assert view.verdict(forecast(cell())) == "1 of 1 cells fit into 15.78 GiB."
     assert view.verdict(forecast(cell("tf32", cannot_run="too old"))) == "0 of 0 cells fit into 15.78 GiB."
 
 
 def test_a_config_that_cannot_be_traced_is_unknown_and_says_why():
-    found = forecast(CellForecast(factories.make_cell("fp16"), GPU, untraced="needs the GPU itself"))
-    assert view.reasons(found) == ["Unknown: needs the GPU itself (fp16)"]
-    assert "unknown" in shown(found)
+    computed = forecast(CellForecast(factories.make_cell("fp16"), GPU, untraced="needs the GPU itself"))
+    assert view.reasons(computed) == ["Unknown: needs the GPU itself (fp16)"]
+    assert "unknown" in shown(computed)
 
 
 def test_a_work_without_a_plan_is_counted_and_its_reason_shown():
-    found = forecast(cell(problem="cuDNN has no plan"), cell("fp32", problem="cuDNN has no plan"))
-    assert "0/1" in shown(found)
-    assert view.reasons(found) == ["cuDNN has no plan (fp16, batch size 32; fp32, batch size 32)"]
+    computed = forecast(cell(problem="cuDNN has no plan"), cell("fp32", problem="cuDNN has no plan"))
+    assert "0/1" in shown(computed)
+    assert view.reasons(computed) == ["cuDNN has no plan (fp16, batch size 32; fp32, batch size 32)"]
 
 
 def test_the_notes_say_what_the_figures_hold_and_leave_out():
