@@ -60,7 +60,7 @@ def numerics_chart(example: str, target: Path) -> None:
     """Draw a chart of `tcbench numerics` from its document."""
     from tcbench.commands.numerics import table
     from tcbench.commands.numerics.gradients_chart import gradients_chart
-    from tcbench.commands.numerics.judgement import margins_of
+    from tcbench.commands.numerics.judgement import margins_or_default
     from tcbench.commands.numerics.training_chart import training_chart
     from tcbench.core.numerics import read
     from tcbench.show.charts.files import save
@@ -70,7 +70,7 @@ def numerics_chart(example: str, target: Path) -> None:
     if NUMERICS[example] == "gradients":
         save(gradients_chart(document, facts), target)
     else:
-        save(training_chart(document, margins_of(document, None), facts), target)
+        save(training_chart(document, margins_or_default(document, None), facts), target)
 
 
 def main() -> None:

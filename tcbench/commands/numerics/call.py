@@ -1,4 +1,4 @@
-"""What the programs of `tcbench numerics` have in common: where they run, and how they show progress."""
+"""The parts that the programs of `tcbench numerics` share: common options, a runner, and progress."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -10,12 +10,12 @@ from tcbench.engine.api import Device
 from tcbench.hardware import machine
 
 Listen = Callable[[AnyJob, int], None]
-"""Told a job and its steps so far."""
+"""A callback that gets a job and its number of steps so far."""
 
 
 @dataclass(frozen=True)
-class Call:
-    """What each of this command's programs is told: where it runs, for how long at most, and how it shows what."""
+class ProgramOptions:
+    """The options that every program of `tcbench numerics` takes."""
 
     device: Device
     timeout_s: float
@@ -25,13 +25,13 @@ class Call:
     details: bool
 
     def runner(self, setting: TrainingSetting, listen: Listen) -> NumericsRunner:
-        """Runs training jobs, on a processor as many at once as it has room for."""
+        """Return a runner of training jobs, which on a CPU runs as many at once as the cores allow."""
         at_once = max(1, machine.usable_cpus() // setting.threads) if self.device.kind == "cpu" else 1
         return NumericsRunner(at_once, self.timeout_s, listen)
 
 
-def counting(advance: Callable[[str, int, int], None], total: int) -> Listen:
-    """Shows the steps of all jobs."""
+def step_counter(advance: Callable[[str, int, int], None], total: int) -> Listen:
+    """Return a callback that reports the steps of all jobs to `advance`."""
     done: dict[AnyJob, int] = {}
 
     def listen(job: AnyJob, steps: int) -> None:

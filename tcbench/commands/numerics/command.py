@@ -1,4 +1,5 @@
-"""`tcbench numerics`: do fp16 and bf16 train like fp32, many ranks like one; are configs where their rungs say?"""
+"""`tcbench numerics`: whether fp16 and bf16 train like fp32, many ranks like one, and configs as their rungs
+declare."""
 
 from __future__ import annotations
 
@@ -16,19 +17,20 @@ if TYPE_CHECKING:
     from tcbench.core.record import Selection
 
 TIMEOUT_S = 7200.0
+"""Default time limit of a run in seconds."""
 
 
 def loss_scale(text: str | None) -> float | None:
-    """The value of --scale: a power of two, as "1024" or "2^10". Raises SelectionError."""
+    """Return the value of --scale: a power of two, as "1024" or "2^10". Raises SelectionError."""
     if text is None:
         return None
     power = re.fullmatch(r"\s*2\^(-?[0-9]{1,3})\s*", text, re.ASCII)
     number = re.fullmatch(r"\s*[0-9]{1,30}(\.[0-9]{1,30})?\s*", text, re.ASCII)
-    value = 2.0 ** int(power[1]) if power else float(text) if number else 0.0
-    if not 2.0**-20 <= value <= 2.0**60 or math.frexp(value)[0] != 0.5:
+    scale = 2.0 ** int(power[1]) if power else float(text) if number else 0.0
+    if not 2.0**-20 <= scale <= 2.0**60 or math.frexp(scale)[0] != 0.5:
         shown = text.strip() if len(text) < 30 else f"{text.strip()[:27]}..."
         raise SelectionError(f"--scale {shown}: expected a power of two from 2^-20 to 2^60, such as 1024 or 2^10")
-    return value
+    return scale
 
 
 @command("Train in fp16 and fp32 side by side; look at gradients.")
@@ -131,7 +133,7 @@ def numerics(
     tcbench numerics --rungs                  every config against the one without its last rung
     """
     from tcbench.commands.numerics import plan
-    from tcbench.commands.numerics.call import Call
+    from tcbench.commands.numerics.call import ProgramOptions
     from tcbench.core.record import DEFAULT_BACKEND
     from tcbench.engine.api import device_for, kind_of, split_images
     from tcbench.hardware import machine
@@ -144,18 +146,18 @@ def numerics(
         raise SelectionError(f"--device {target.name}: a simulated device computes no numbers; --device cpu works")
     refuse(target, ("chainer",))
     loaded = scenario.load(chosen.scenario or ("cpu" if target.kind == "cpu" else "naruse2018"))
-    call = Call(target, timeout or TIMEOUT_S, out, quiet, format_ == "json", details)
-    of_one_rank = {"--scale": scale, "--global-batch": global_batch}
-    of_precisions = {"--data": data, "--lr": learning_rate, "--margin": margin, "--ranks": ranks, **of_one_rank}
+    program = ProgramOptions(target, timeout or TIMEOUT_S, out, quiet, format_ == "json", details)
+    one_rank = {"--scale": scale, "--global-batch": global_batch}
+    precisions = {"--data": data, "--lr": learning_rate, "--margin": margin, "--ranks": ranks, **one_rank}
     if rungs:
-        given = {"--bs": bs, "--image-size": image_size, "--seeds": seeds, "--second-order": second_order or None}
-        _none_of(given | of_precisions, "--rungs", "its steps are those that tolerances are declared for")
-        from tcbench.commands.numerics.parity import hold
+        training = {"--bs": bs, "--image-size": image_size, "--seeds": seeds, "--second-order": second_order or None}
+        _refuse_options(training | precisions, "--rungs", "its steps are those that tolerances are declared for")
+        from tcbench.commands.numerics.parity import check_configs
 
-        hold(call, loaded, options.config_names(config), steps or plan.PARITY_STEPS, threads)
+        check_configs(program, loaded, options.config_names(config), steps or plan.PARITY_STEPS, threads)
         return
-    _none_of({"--config": config}, "training side by side", "configs are compared with --rungs")
-    asked = plan.NumericsRequest(
+    _refuse_options({"--config": config}, "training side by side", "configs are compared with --rungs")
+    request = plan.NumericsRequest(
         steps=steps,
         batch_size=bs,
         image_size=image_size,
@@ -167,28 +169,27 @@ def numerics(
     )
     if second_order:
         why = "both methods train alike in fp32, each at the best of four learning rates"
-        _none_of(of_precisions, "--second-order", why)
-        from tcbench.commands.numerics.training import race
+        _refuse_options(precisions, "--second-order", why)
+        from tcbench.commands.numerics.training import compare_methods
         from tcbench.core.record import KfacSettings
 
         large = bs or plan.LARGE_BATCH
-        asked = replace(asked, steps=steps or plan.RACE_STEPS, batch_size=large, global_batch=large)
-        setting = plan.setting(loaded, target, asked, machine.usable_cpus(), None)
-        race(call, setting, loaded.train.kfac or KfacSettings(), seeds or plan.RACE_SEEDS)
+        request = replace(request, steps=steps or plan.RACE_STEPS, batch_size=large, global_batch=large)
+        setting = plan.training_setting(loaded, target, request, machine.usable_cpus(), None)
+        compare_methods(program, setting, loaded.train.kfac or KfacSettings(), seeds or plan.RACE_SEEDS)
         return
     if ranks is not None:
-        _none_of(of_one_rank, "--ranks", "all of its runs are in fp32")
+        _refuse_options(one_rank, "--ranks", "all of its runs are in fp32")
     from tcbench.commands.numerics.judgement import Margins
     from tcbench.commands.numerics.training import train
 
     images = None if data is None else split_images(data.absolute())
-    setting = plan.setting(loaded, target, asked, machine.usable_cpus(), images)
+    setting = plan.training_setting(loaded, target, request, machine.usable_cpus(), images)
     margins = None if margin is None else Margins(margin, margin)
-    train(call, setting, plan.SEEDS if seeds is None else seeds, static_scale, margins)
+    train(program, setting, plan.SEEDS if seeds is None else seeds, static_scale, margins)
 
 
-def _none_of(given: dict[str, Any], where: str, why: str) -> None:
-    """Raises SelectionError for the first option that has no meaning here."""
-    for name, value in given.items():
-        if value is not None:
-            raise SelectionError(f"{name}: has no meaning with {where}: {why}")
+def _refuse_options(options: dict[str, Any], mode: str, why: str) -> None:
+    """Raise SelectionError if any of these options was given: they have no meaning in this mode."""
+    if name := next((name for name, setting in options.items() if setting is not None), None):
+        raise SelectionError(f"{name}: has no meaning with {mode}: {why}")

@@ -1,10 +1,10 @@
-"""Whether two things are the same but for a stated margin: two one-sided tests on paired differences. Pure.
+"""Equivalence tests: whether paired differences are certainly smaller than a margin. Pure functions.
 
-That no difference was found says nothing: few seeds find none. Here the answer is `equivalent` only where the mean
-difference is surely inside the margin, `different` only where it is surely outside, else `undecided` (D. Schuirmann, "A
-comparison of the two one-sided tests procedure and the power approach for assessing the equivalence of average
-bioavailability", Journal of Pharmacokinetics and Biopharmaceutics 15, 1987).
-"""
+Finding no difference proves nothing, since few seeds find none. Here the verdict is `equivalent` only if the mean
+difference is certainly inside the margin, `different` only if it is certainly outside, and `undecided` otherwise. The
+test is two one-sided tests (D. Schuirmann, "A comparison of the two one-sided tests procedure and the power approach
+for assessing the equivalence of average bioavailability", Journal of Pharmacokinetics and Biopharmaceutics 15,
+1987)."""
 
 import math
 import statistics
@@ -17,13 +17,15 @@ from tcbench.analysis.welch import quantile
 EquivalenceDecision = Literal["equivalent", "different", "undecided"]
 
 LEVEL = 0.05
-"""Of each one-sided test."""
+"""Significance level of each one-sided test."""
 
 
 @dataclass(frozen=True)
 class Equivalence:
-    """The mean of paired differences with its two-sided interval at 1 - 2 LEVEL (infinite below two pairs), the margin
-    it was held against, in the same unit, and what follows."""
+    """The result of an equivalence test.
+
+    `mean` is the mean of the paired differences, `low` and `high` its two-sided interval at 1 - 2 LEVEL (infinite for
+    fewer than two pairs). `margin` has the same unit."""
 
     mean: float
     low: float
@@ -34,9 +36,11 @@ class Equivalence:
 
 
 def equivalence(differences: Sequence[float], margin: float, least_error: float = 0.0) -> Equivalence:
-    """Judge differences, one per pair. `different` takes level LEVEL / 2, since a verdict asks two questions. The
-    standard error of the mean is never taken for less than `least_error`: what is read off a coarse scale repeats.
-    Raises ValueError without a pair, for a margin that is not positive, or a difference that is not finite."""
+    """Judge paired differences against a margin.
+
+    `different` is tested at LEVEL / 2, since a verdict asks about two figures. The standard error is at least
+    `least_error`, because readings from a coarse scale repeat. Raises ValueError without differences, for a margin that
+    is not positive, or a difference that is not finite."""
     if not differences or not margin > 0 or not all(map(math.isfinite, differences)):
         raise ValueError("equivalence: expected finite differences and a margin above 0")
     n, mean = len(differences), statistics.fmean(differences)

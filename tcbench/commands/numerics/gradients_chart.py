@@ -1,8 +1,7 @@
-"""Gradients in float16, as a picture like the talk's slide 6: histograms of log2 |gradient| over float16's
-range, the share that a loss scale of 2^k leaves zero, and every layer as a row of shades.
+"""A chart of float16 gradients like the talk's slide 6: histograms of log2 |gradient|, the share lost at each loss
+scale, and a row of shades per layer.
 
-Draws counts. Knows nothing of how they were made.
-"""
+Draws counts; knows nothing of how they were made."""
 
 import math
 from collections.abc import Sequence
@@ -15,7 +14,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from matplotlib.ticker import MultipleLocator, PercentFormatter
 
-from tcbench.commands.numerics.judgement import magnitudes, safe, steps_seen
+from tcbench.commands.numerics.judgement import model_magnitudes, model_safe_scales, observed_steps
 from tcbench.commands.numerics.loss_scales import LOST_AT_MOST, SMALLEST, SMALLEST_NORMAL, SafeScales, Shares, shares
 from tcbench.core.numerics import KINDS, Document, GradientKind, LayerGradients, Magnitudes
 from tcbench.show.charts.page import GROUND, ChartPage, boxes
@@ -31,14 +30,14 @@ _DARKEST, _SHADES = 0.2, 12  # share of a layer's values with the darkest of so 
 
 
 def gradients_chart(document: Document, about: Sequence[str]) -> Figure:
-    """`about`: the small print's facts of machine and setting."""
-    counts = {kind: magnitudes(document.gradients, kind) for kind in KINDS}
+    """Draw a document's gradients. `about` are the facts of machine and setting below the chart."""
+    counts = {kind: model_magnitudes(document.gradients, kind) for kind in KINDS}
     limits = _limits(list(counts.values()))
     layers = _rows(document)
     k = round(math.log2(document.static_scale))
     page = ChartPage(
         "What float16 makes of gradients",
-        f"fp32 training, {steps_seen(document.gradients)} of {document.setting.steps} steps sampled, without loss "
+        f"fp32 training, {observed_steps(document.gradients)} of {document.setting.steps} steps sampled, without loss "
         f"scaling; the loss divided by {document.setting.loss_divisor:g}",
         [
             " · ".join(about),
@@ -57,8 +56,8 @@ def gradients_chart(document: Document, about: Sequence[str]) -> Figure:
     patches = [Patch(color=colour, label=words) for colour, words in fates]
     page.legend([[*patches, Patch(fill=False, ec=INK, label=outline)]])
     layers_height = max(*map(len, layers.values()), 1) * _ROW
-    histograms, [lost, beside], shades = page.panels([_PANEL, _PANEL, layers_height], 2)
-    beside.remove()
+    histograms, [lost, unused], shades = page.panels([_PANEL, _PANEL, layers_height], 2)
+    unused.remove()
     lost.set_subplotspec(lost.get_gridspec()[1, :])
     for kind, axes in zip(TITLES, histograms, strict=True):
         axes.set_title(TITLES[kind], loc="left", weight="bold")
@@ -67,7 +66,7 @@ def gradients_chart(document: Document, about: Sequence[str]) -> Figure:
         _frame(axes, limits)
     histograms[0].set_ylabel("share per power of two", size=WORDS)
     lost.set_title("Share lost", loc="left", weight="bold")
-    _lost(lost, counts, safe(document.gradients), k)
+    _lost(lost, counts, model_safe_scales(document.gradients), k)
     for kind, axes in zip(TITLES, shades, strict=True):
         axes.set_title(f"{TITLES[kind]}, layer by layer", loc="left", weight="bold")
         _layers(axes, layers[kind], limits)
@@ -75,9 +74,9 @@ def gradients_chart(document: Document, about: Sequence[str]) -> Figure:
 
 
 def _rows(document: Document) -> dict[GradientKind, list[LayerGradients]]:
-    """Layers in the model's order, from the input on; of a deep model every n-th."""
+    """Return layers in the model's order, beginning at the input; of a deep model only every n-th layer."""
     layers: dict[GradientKind, list[LayerGradients]] = {}
-    # A backward pass meets the layers from the last one on.
+    # A backward pass reaches the last layer first.
     backward = [layer.layer for layer in document.gradients.layers if layer.kind == "activations"]
     order = {layer: -place for place, layer in enumerate(backward)}
     for kind in KINDS:
@@ -88,7 +87,7 @@ def _rows(document: Document) -> dict[GradientKind, list[LayerGradients]]:
 
 
 def _limits(parts: Sequence[Magnitudes]) -> tuple[int, int]:
-    """log2 of the axis' ends: float16's range, and all values but a thousandth."""
+    """Return log2 of the ends of the axis, which covers float16's range and all but 0.1% of the gradients."""
     low, high = SMALLEST - 3, 17
     for part in parts:
         n, seen = part.non_zero, 0
@@ -102,9 +101,10 @@ def _limits(parts: Sequence[Magnitudes]) -> tuple[int, int]:
 
 
 def _histogram(axes: Axes, counts: Magnitudes, limits: tuple[int, int], k: int, width: float) -> None:
+    """Draw the shares of gradients per power of two, and the same after the loss scale 2^k as an outline."""
     n = max(1, counts.non_zero)
     heights = [count / n for count in counts.counts]
-    # Fates of the values, before and after the loss scale, in lines of `width` inches.
+    # The shares that are lost before and after the loss scale, in lines of `width` inches.
     before, after = (_lost_words(shares(counts, log2_scale)) for log2_scale in (0, k))
     after = f"at 2^{k}: {after}"
     beyond = sum(n for i, n in enumerate(counts.counts, start=counts.lowest + k) if not limits[0] <= i < limits[1])
@@ -122,12 +122,14 @@ def _histogram(axes: Axes, counts: Magnitudes, limits: tuple[int, int], k: int, 
         axes.axvline(border, ymax=0.97 - room, color=QUIET, linewidth=0.7, linestyle=(0, (3, 2)))
 
 
-def _lost_words(of: Shares) -> str:
-    infinite = f", infinite {percent(of.infinite)}" if of.infinite else ""
-    return f"zero {percent(of.zero)}, subnormal {percent(of.subnormal)}{infinite}"
+def _lost_words(lost: Shares) -> str:
+    """Return lost shares in words."""
+    infinite = f", infinite {percent(lost.infinite)}" if lost.infinite else ""
+    return f"zero {percent(lost.zero)}, subnormal {percent(lost.subnormal)}{infinite}"
 
 
 def _colour(exponent: int) -> str:
+    """Return the colour of a power of two: zero, subnormal, normal or infinite in float16."""
     if exponent < SMALLEST - 1:
         return LOSS
     if exponent < SMALLEST_NORMAL:
@@ -136,7 +138,7 @@ def _colour(exponent: int) -> str:
 
 
 def _frame(axes: Axes, limits: tuple[int, int]) -> None:
-    """Shares along y, powers of two along x."""
+    """Set up axes with shares along y and powers of two along x."""
     axes.spines["left"].set_visible(False)
     axes.yaxis.set_major_formatter(PercentFormatter(1))
     axes.grid(visible=False, axis="x")
@@ -144,6 +146,7 @@ def _frame(axes: Axes, limits: tuple[int, int]) -> None:
 
 
 def _exponents(axes: Axes, limits: tuple[int, int]) -> None:
+    """Set up the x axis with powers of two."""
     low, high = limits
     axes.set_xlim(low, high)
     axes.xaxis.set_major_locator(MultipleLocator(8 if high - low > 30 else 4))
@@ -151,18 +154,17 @@ def _exponents(axes: Axes, limits: tuple[int, int]) -> None:
 
 
 def _lost(axes: Axes, counts: dict[GradientKind, Magnitudes], safe_range: SafeScales, k: int) -> None:
+    """Draw the shares that become zero or infinite, over the loss scale."""
     smallest, largest = safe_range.smallest, safe_range.largest
     low = min(-4, k - 2)
     high = max(40, (largest or 0) + 6, k + 2)
     scales = np.arange(low, high + 1)
     styles: dict[GradientKind, Any] = {"activations": "-", "weights": (0, (5, 2))}
     for kind, style in styles.items():
-        at = [shares(counts[kind], int(scale)) for scale in scales]
-        for fate, colour, values in (
-            ("zero", LOSS, [one.zero for one in at]),
-            ("infinite", INK, [one.infinite for one in at]),
-        ):
-            axes.plot(scales, values, color=colour, linestyle=style, linewidth=1.6, label=f"{fate}, {kind}")
+        lost = [shares(counts[kind], int(scale)) for scale in scales]
+        for fate, colour in (("zero", LOSS), ("infinite", INK)):
+            heights = [getattr(share, fate) for share in lost]
+            axes.plot(scales, heights, color=colour, linestyle=style, linewidth=1.6, label=f"{fate}, {kind}")
     if smallest is not None and largest is not None and smallest <= largest:
         axes.axvspan(smallest, largest, color=GAIN_PALE, alpha=0.45, linewidth=0, zorder=0)
         axes.text((smallest + largest) / 2, 0.8, f"safe: 2^{smallest} to 2^{largest}", ha="center", va="center")
@@ -177,7 +179,7 @@ def _lost(axes: Axes, counts: dict[GradientKind, Magnitudes], safe_range: SafeSc
 
 
 def _layers(axes: Axes, rows: Sequence[LayerGradients], limits: tuple[int, int]) -> None:
-    """A row per layer, and in it a cell per power of two; the darker, the larger its share."""
+    """Draw a row per layer with a cell per power of two; the darker a cell, the larger its share."""
     low, high = limits
     shades = LinearSegmentedColormap.from_list("share", [PAPER, RAMPS["fp32"][1], RAMPS["fp32"][4]])
     cells, colours = [], []

@@ -1,12 +1,11 @@
-"""The answers of a document of `tcbench numerics`: which technique trains like the base (fp32; of many ranks, one rank
-at the same global batch), what float16 does to gradients, and how curves and costs compare. Pure functions.
+"""Verdicts on a document of `tcbench numerics`: which techniques train like the base, what float16 does to gradients,
+and how curves and costs compare. Pure functions.
 
-A verdict is an equivalence test on seeds: each technique trains from the same weights on the same batches as fp32, so
-that differences are paired. Two figures of the held-out images are asked, both must be equivalent within their stated
-margins, and one that is surely outside is enough for `does not`. A run that diverged is no figure: it is `does not`.
-Nothing is like an fp32 that has not clearly learnt, and few images tell accuracies apart only coarsely: both are
-`undecided`.
-"""
+The base is fp32, or with many ranks one rank at the same global batch. A verdict is an equivalence test over seeds. For
+each seed, all techniques train from the same weights on the same batches, so their differences are paired. A technique
+is like the base if both test loss and accuracy are equivalent within their margins; `does not` if one of them is
+certainly outside, or if a run diverged. The verdict is `undecided` if the base itself has not clearly learnt, or if
+there are too few test images to resolve the accuracy."""
 
 import math
 import statistics
@@ -40,31 +39,33 @@ SCALES = range(0, 49, 4)
 
 @dataclass(frozen=True)
 class Margins:
-    """The largest distance that is like the base: the relative difference of the test loss, and the difference of the
-    accuracy, as a share of all images."""
+    """The largest differences from the base that count as equal: the relative difference of the test loss, and the
+    absolute difference of the accuracy."""
 
     loss: float = 0.02
     accuracy: float = 0.02
 
 
 RANKS_MARGINS = Margins(0.1, 0.02)
-"""Of many ranks: a batch normalisation over one rank's images instead of all of them changes the loss by some per cent,
-which is what ranks are, and no fault of a schedule."""
+"""Margins of many ranks.
+
+Batch normalisation over one rank's images, instead of all, changes the loss by a few per cent. This is inherent to
+ranks and no fault of a learning rate schedule."""
 
 
-def margins_of(document: Document, margins: Margins | None) -> Margins:
-    """Those given, else the document's kind's."""
+def margins_or_default(document: Document, margins: Margins | None) -> Margins:
+    """Return the given margins, or the defaults of the document's kind."""
     return margins or (RANKS_MARGINS if document.setting.ranks > 1 else Margins())
 
 
-def like(document: Document) -> Word:
-    """The word of a technique that trains like the base."""
+def like_base(document: Document) -> Word:
+    """Return the verdict of a technique that trains like the base."""
     return "trains like one rank" if document.setting.ranks > 1 else "trains like fp32"
 
 
 @dataclass(frozen=True)
 class TechniqueVerdict:
-    """A technique's word and why. The two tests are None where fewer than two seeds got to the end with fp32."""
+    """A technique's verdict and its reason. The tests are None if fewer than two seeds finished together with fp32."""
 
     technique: str
     word: Word
@@ -75,9 +76,10 @@ class TechniqueVerdict:
 
 @dataclass(frozen=True)
 class TechniqueCosts:
-    """A technique's means over its seeds that got to the end, and fp32's divided by them where that is said (time,
-    memory: above 1 is a gain; times are paired by seed); None without such a seed. The memory of a whole process has no
-    ratio: most of it is the program."""
+    """Means over a technique's finished seeds, and ratios of fp32's time and memory to them.
+
+    A ratio above 1 is a gain. Times are paired by seed. The memory of a whole process has no ratio, because most of it
+    is the program. Figures are None if no seed finished."""
 
     technique: str
     runs: int
@@ -94,11 +96,12 @@ CLAIMED = {"fp16": ("both", "dynamic"), "bf16": ("bf16",)}
 """The techniques that a rung stands for: the talk's fp16 has loss scaling, static or dynamic, and master weights."""
 
 
-def by_training(document: Document, source: str | None = None) -> EvidenceSource:
-    """Evidence for claims from training runs in parallel (slides 5 to 7): whether fp16 with both techniques trains like
-    fp32, and whether many gradients become zero in float16 that the loss scale keeps. Where the document saw no
-    gradients, or did not run what is claimed of, nobody measured it. `source`: the document's name, to be named with
-    its steps and seeds."""
+def training_evidence(document: Document, source: str | None = None) -> EvidenceSource:
+    """Return a function that checks claims against training runs (slides 5 to 7).
+
+    It tells whether fp16 with both techniques trains like fp32, and whether loss scaling keeps gradients that float16
+    would make zero. It returns None for claims that the document did not measure. `source` is the document's name,
+    quoted with its steps and seeds."""
     many, words = document.setting.ranks > 1, {verdict.technique: verdict.word for verdict in verdicts(document)}
 
     def evidence(claim: Claim) -> Evidence | None:
@@ -109,15 +112,16 @@ def by_training(document: Document, source: str | None = None) -> EvidenceSource
             finding = _trains(document, words, ("ranks",) if many else CLAIMED.get(rung, ()))
         else:
             finding = _keeps(document) if claim.relation == "keeps gradients" and rung == "fp16" else None
-        return finding and replace(finding, why=finding.why + by)
+        return finding and replace(finding, why=finding.why + basis)
 
     steps, n = document.setting.steps, len({run.seed for run in document.runs})
-    by = f" ({source}: {steps} step{'s' * (steps > 1)}, {n} seed{'s' * (n > 1)})" if source else ""
+    basis = f" ({source}: {steps} step{'s' * (steps > 1)}, {n} seed{'s' * (n > 1)})" if source else ""
     return evidence
 
 
-def _trains(document: Document, answers: Mapping[str, Word], claimed: Sequence[str]) -> Evidence | None:
-    words = {answers[name] for name in claimed if name in answers}
+def _trains(document: Document, answers: Mapping[str, Word], techniques: Sequence[str]) -> Evidence | None:
+    """Return the evidence on whether these techniques train like the base, or None if none was run."""
+    words = {answers[name] for name in techniques if name in answers}
     if not words:
         return None
     why = "; ".join(f"{ALL_TECHNIQUES[name].label}: {answer}" for name, answer in answers.items())
@@ -125,22 +129,23 @@ def _trains(document: Document, answers: Mapping[str, Word], claimed: Sequence[s
         return Evidence("undecided", f"{why}; {nothing}")
     if "does not" in words:
         return Evidence("does not hold", why)
-    return Evidence("holds" if words == {like(document)} else "undecided", why)
+    return Evidence("holds" if words == {like_base(document)} else "undecided", why)
 
 
 def _keeps(document: Document) -> Evidence | None:
+    """Return the evidence on whether the loss scale keeps small gradients, or None if none were counted."""
     k = round(math.log2(document.static_scale))
-    lost, left = whole(document.gradients, 0), whole(document.gradients, k)
-    seen = [kind for kind in KINDS if magnitudes(document.gradients, kind).non_zero]
-    if not seen:
+    unscaled, scaled = model_shares(document.gradients, 0), model_shares(document.gradients, k)
+    kinds = [kind for kind in KINDS if model_magnitudes(document.gradients, kind).non_zero]
+    if not kinds:
         return None
-    why = "; ".join(f"{kind}: {lost[kind].zero:.1%} zero, {left[kind].zero:.2%} at 2^{k}" for kind in seen)
-    many, few = (max(of[kind].zero for kind in seen) for of in (lost, left))
+    why = "; ".join(f"{kind}: {unscaled[kind].zero:.1%} zero, {scaled[kind].zero:.2%} at 2^{k}" for kind in kinds)
+    many, few = (max(shares[kind].zero for kind in kinds) for shares in (unscaled, scaled))
     return Evidence("holds" if many > LOST_AT_MOST >= few else "does not hold", why)
 
 
-def techniques_of(document: Document) -> tuple[Technique, ...]:
-    """Those that were run, in the order in which they are shown."""
+def techniques_run(document: Document) -> tuple[Technique, ...]:
+    """Return the techniques that were run, in the order in which they are shown."""
     names = {run.technique for run in document.runs}
     return tuple(technique for name, technique in ALL_TECHNIQUES.items() if name in names)
 
@@ -148,39 +153,40 @@ def techniques_of(document: Document) -> tuple[Technique, ...]:
 # -- gradients -----------------------------------------------------------------------------------------------------
 
 
-def magnitudes(gradients: Gradients, kind: GradientKind) -> Magnitudes:
-    """The whole model's, over all observed steps."""
+def model_magnitudes(gradients: Gradients, kind: GradientKind) -> Magnitudes:
+    """Return the magnitudes of the whole model's gradients over all observed steps."""
     return total_magnitudes(layer.magnitudes for layer in gradients.layers if layer.kind == kind)
 
 
-def whole(gradients: Gradients, log2_scale: int) -> dict[GradientKind, Shares]:
-    """Shares of the whole model's gradients of each kind."""
-    return {kind: shares(magnitudes(gradients, kind), log2_scale) for kind in KINDS}
+def model_shares(gradients: Gradients, log2_scale: int) -> dict[GradientKind, Shares]:
+    """Return the shares of the whole model's gradients that are lost at a loss scale, by kind."""
+    return {kind: shares(model_magnitudes(gradients, kind), log2_scale) for kind in KINDS}
 
 
-def steps_seen(gradients: Gradients) -> int:
-    """The number of observed steps."""
+def observed_steps(gradients: Gradients) -> int:
+    """Return the number of observed steps."""
     return len({gradient.step for gradient in gradients.steps})
 
 
-def safe(gradients: Gradients) -> SafeScales:
-    """The loss scales that are safe for gradients of both kinds."""
-    return safe_scales([magnitudes(gradients, kind) for kind in KINDS])
+def model_safe_scales(gradients: Gradients) -> SafeScales:
+    """Return the loss scales that are safe for both kinds of gradients."""
+    return safe_scales([model_magnitudes(gradients, kind) for kind in KINDS])
 
 
 # -- training ------------------------------------------------------------------------------------------------------
 
 
 def verdicts(document: Document, margins: Margins | None = None) -> tuple[TechniqueVerdict, ...]:
-    """One per technique that was run, but the base itself."""
-    others = [technique for technique in techniques_of(document) if technique != document.setting.base]
-    return tuple(_verdict(technique.name, document, margins_of(document, margins)) for technique in others)
+    """Return a verdict on each technique that was run, except the base."""
+    margins, base = margins_or_default(document, margins), document.setting.base
+    return tuple(_verdict(tried.name, document, margins) for tried in techniques_run(document) if tried != base)
 
 
 def not_learnt(document: Document) -> str | None:
-    """Why the base itself has not clearly learnt in this setting: its loss did not fall, or its accuracy is not well
-    above chance (one-sided, at 5%; over seeds by Student's t, over test images by the binomial's normal limit). None
-    where it has, or never got to the end."""
+    """Return why the base has not clearly learnt, or None if it has or never finished.
+
+    Either its loss did not fall, or its accuracy is not well above chance (one-sided at 5%: over seeds by Student's t,
+    over test images by the normal approximation)."""
     base = document.setting.base
     runs = [run for run in document.runs if run.technique == base.name and run.status == "ok"]
     if not runs:
@@ -205,22 +211,23 @@ def not_learnt(document: Document) -> str | None:
 
 
 _LEARNT = 0.2
-"""The share of the way from chance to no error that the base has to go: some ten margins, so that what learnt nothing
-is far outside of them."""
+"""Share of the way from chance to perfect accuracy that the base has to go: about ten margins, so that a technique that
+learnt nothing is far outside of them."""
 
 _REMEDY = "take more --steps or a lower --lr"
 _NORMAL_95 = 1.6449
-"""The normal distribution's quantile."""
+"""The 95% quantile of the normal distribution."""
 
 
 def _verdict(name: str, document: Document, margins: Margins) -> TechniqueVerdict:
+    """Return the verdict on one technique."""
     runs = [run for run in document.runs if run.technique == name]
     base = {run.seed: run for run in document.runs if run.technique == document.setting.base.name}
     pairs = [(run, base[run.seed]) for run in runs if run.seed in base and base[run.seed].status == "ok"]
     diverged = [run for run, _ in pairs if run.status == "diverged"]
     if diverged:
-        others = f" ({len(diverged)} of {len(pairs)} seeds)" if len(pairs) > 1 else ""
-        return TechniqueVerdict(name, "does not", f"{diverged[0].reason}{others}")
+        seeds = f" ({len(diverged)} of {len(pairs)} seeds)" if len(pairs) > 1 else ""
+        return TechniqueVerdict(name, "does not", f"{diverged[0].reason}{seeds}")
     unfinished = [run for run in runs if run.status not in ("ok", "diverged")]
     if unfinished:
         return TechniqueVerdict(
@@ -228,21 +235,22 @@ def _verdict(name: str, document: Document, margins: Margins) -> TechniqueVerdic
         )
     if not pairs:
         return TechniqueVerdict(name, "undecided", f"{document.setting.base.label} itself did not get to the end")
-    loss = equivalence([_log_loss(run) - _log_loss(of) for run, of in pairs], math.log1p(margins.loss))
+    loss = equivalence([_log_loss(run) - _log_loss(partner) for run, partner in pairs], math.log1p(margins.loss))
     images = document.setting.test_images
-    # A count of images is rounded by up to half of one, evenly: by 1/sqrt(12) of one in the standard deviation.
+    # A count of images is rounded: a uniform error of up to half an image, with a standard deviation of 1/sqrt(12).
     rounding = 1 / (images * math.sqrt(12 * len(pairs)))
-    accuracy = equivalence([_accuracy(run) - _accuracy(of) for run, of in pairs], margins.accuracy, rounding)
+    differences = [_accuracy(run) - _accuracy(partner) for run, partner in pairs]
+    accuracy = equivalence(differences, margins.accuracy, rounding)
     coarse = 1 / images > margins.accuracy
     if coarse:
         accuracy = replace(accuracy, decision="undecided")
-    both = (loss, accuracy)
+    decisions = {loss.decision, accuracy.decision}
     nothing = not_learnt(document)
     word: Word = "undecided"
-    if not nothing and any(test.decision == "different" for test in both):
+    if not nothing and "different" in decisions:
         word = "does not"
-    elif not nothing and all(test.decision == "equivalent" for test in both):
-        word = like(document)
+    elif not nothing and decisions == {"equivalent"}:
+        word = like_base(document)
     worse = relative(loss.mean)
     on_average = f"{worse:+.1%}" if worse < _USEFUL else f"{worse + 1:.3g} times as much"
     reason = (
@@ -260,15 +268,16 @@ def _verdict(name: str, document: Document, margins: Margins) -> TechniqueVerdic
 
 
 _USEFUL = 10.0
-"""An interval whose end is 11 times fp32's loss tells nothing that a reader could use."""
+"""Largest relative limit that is shown: an interval up to 11 times fp32's loss would be of no use to a reader."""
 
 
 def relative(log_ratio: float) -> float:
-    """The difference from 1 of a ratio whose logarithm is given; infinite where it is beyond a float."""
+    """Return exp(log_ratio) - 1; infinite if it exceeds a float."""
     return math.expm1(log_ratio) if math.isfinite(exp(log_ratio)) else math.inf
 
 
 def _limits(low: float, high: float, points: bool = False) -> str:
+    """Return an interval in words, in percent or in points of accuracy."""
     if not (math.isfinite(low) and math.isfinite(high)):
         return "no interval"
     if points:
@@ -291,11 +300,13 @@ def _accuracy(run: Run) -> float:
 
 
 def costs(document: Document) -> tuple[TechniqueCosts, ...]:
-    """D. Yamamoto's table ("Mixed Precision のすゝめ", 2020) for each technique: time, memory, accuracy, ratios."""
+    """Return time, memory, accuracy and ratios of each technique.
+
+    The figures are those of D. Yamamoto's table ("Mixed Precision のすゝめ", 2020)."""
     rows: list[TechniqueCosts] = []
     base: TechniqueCosts | None = None
     base_runs: list[Run] = []
-    for technique in techniques_of(document):
+    for technique in techniques_run(document):
         runs = [run for run in document.runs if run.technique == technique.name]
         ok = [run for run in runs if run.status == "ok"]
         if not ok:
@@ -323,40 +334,42 @@ def costs(document: Document) -> tuple[TechniqueCosts, ...]:
 
 
 def _time_ratio(runs: Sequence[Run], base: Sequence[Run]) -> Interval | None:
-    """The base's training time over that of the same seed: geometric mean with its 95% interval over seeds."""
+    """Return the base's training time over that of the same seed: the geometric mean with its 95% interval."""
     times_s = {run.seed: run.train_time_s for run in base}
     pairs = [(times_s.get(run.seed), run.train_time_s) for run in runs]
     logs = [math.log(before_s / time_s) for before_s, time_s in pairs if before_s and time_s]
-    return _of_logs(mean_interval(logs)) if logs else None
+    return _from_logs(mean_interval(logs)) if logs else None
 
 
-def _of_logs(mean: Interval) -> Interval:
+def _from_logs(mean: Interval) -> Interval:
     return Interval(exp(mean.value), exp(mean.low), exp(mean.high))
 
 
 def mean_interval(values: Sequence[float]) -> Interval:
-    """The mean with Student's 95% interval; without width for one value, which tells nothing of the next."""
+    """Return the mean with Student's 95% interval; without width for a single value."""
     return (
         SampleStats.from_values(values).mean_interval if len(values) > 1 else Interval(*[statistics.fmean(values)] * 3)
     )
 
 
 def loss_curve(document: Document, technique: str, window: int) -> tuple[Interval, ...]:
-    """The mean loss over seeds with its 95% interval, window by window of that many steps, as far as all seeds got."""
+    """Return the mean loss over seeds with its 95% interval, per window of steps, as far as all seeds got."""
     return _curve([_windows(run.losses, window) for run in document.runs if run.technique == technique])
 
 
 def ratio_curve(document: Document, technique: str, window: int) -> tuple[Interval, ...]:
-    """The same of the loss over fp32's of the same seed and steps, whose mean is geometric."""
+    """Return the geometric mean of the loss over fp32's loss at the same seed and steps, per window of steps."""
     name = document.setting.base.name
     base = {run.seed: _windows(run.losses, window) for run in document.runs if run.technique == name}
     logs = [
-        [math.log(max(one, 1e-12) / max(other, 1e-12)) for one, other in zip(mine, base[run.seed], strict=False)]
+        [
+            math.log(max(loss, 1e-12) / max(base_loss, 1e-12))
+            for loss, base_loss in zip(_windows(run.losses, window), base[run.seed], strict=False)
+        ]
         for run in document.runs
         if run.technique == technique and run.seed in base
-        for mine in (_windows(run.losses, window),)
     ]
-    return tuple(map(_of_logs, _curve(logs)))
+    return tuple(map(_from_logs, _curve(logs)))
 
 
 def _windows(losses: Sequence[float], window: int) -> list[float]:

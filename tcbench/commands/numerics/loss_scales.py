@@ -1,8 +1,8 @@
 """The share of float16 gradients that is lost at a loss scale, from counts by power of two.
 
-float16 rounds to nearest even, so that |g| 2^k <= 2^-25 becomes zero, a smaller value than 2^-14 - 2^-25 becomes
-subnormal, and 65520 or more becomes infinite (IEEE 754-2008, binary16). `Magnitudes` counts the values on these borders
-separately, so that the shares are exact for every scale 2^k."""
+float16 rounds to nearest even. So |g| 2^k <= 2^-25 becomes zero, a smaller value than 2^-14 - 2^-25 becomes subnormal,
+and 65520 or more becomes infinite (IEEE 754-2008, binary16). `Magnitudes` counts the values on these borders
+separately, so the shares are exact for every scale 2^k."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""The output of `tcbench numerics --rungs`: each config's distances beside its rung's tolerance, and the JSON."""
+"""The output of `tcbench numerics --rungs`: each config's distances with its rung's tolerance, and JSON."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -13,11 +13,11 @@ from tcbench.show.format import counted
 from tcbench.show.tables import COUNT, Column, Table
 
 STORAGES = ("float32", "float16", "bfloat16")
-"""The dtypes in which a config may store activations."""
+"""Data types in which a config may store activations."""
 
 
 def headline(job: ParityJob) -> str:
-    """The comparison, in one line."""
+    """Return the setting of the comparison, in one line."""
     cell = job.cell
     return (
         f"{job.steps} steps from one seed, {cell.image_size}x{cell.image_size} random images, batch size "
@@ -30,7 +30,7 @@ _FIGURES = ("loss", "allowed", "gradient", "allowed", "update", "allowed", "loss
 
 
 def table(judged: Sequence[JudgedRun]) -> Table[JudgedRun]:
-    """Return a row per config; distances are to the config without its last rung, and to fp32."""
+    """Return a table with a row per config: its distances to the config without its last rung, and to fp32."""
     return Table(
         (
             Column[JudgedRun]("config", _name),
@@ -51,7 +51,7 @@ def _figure(place: int) -> Callable[[JudgedRun], str]:
 
 
 def _figures(config: JudgedRun) -> Sequence[str]:
-    """Empty of a config that was not compared."""
+    """Return the figures of a config, in the order of `_FIGURES`; empty strings if it was not compared."""
     run, allowed = config.run, config.tolerance
     if run.to_without is None or run.to_fp32 is None:
         return [""] * len(_FIGURES)
@@ -67,28 +67,28 @@ def _figures(config: JudgedRun) -> Sequence[str]:
     )
 
 
-def _number(value: float | None) -> str:
-    return "-" if value is None else "0" if value == 0 else f"{value:.1e}"
+def _number(distance: float | None) -> str:
+    return "-" if distance is None else "0" if distance == 0 else f"{distance:.1e}"
 
 
-def _allowed(value: float | None) -> str:
-    return "-" if value is None else f"{value:g}"
+def _allowed(tolerance: float | None) -> str:
+    return "-" if tolerance is None else f"{tolerance:g}"
 
 
-def reasons(judged: Sequence[JudgedRun]) -> list[str]:
+def off_lines(judged: Sequence[JudgedRun]) -> list[str]:
     """Return a line for each config that is off."""
     return [f"{config.run.config}: off: {config.off}" for config in judged if config.off is not None]
 
 
 def summary(judged: Sequence[JudgedRun]) -> str:
     """Return the last line, which says how many configs are off."""
-    n_off = len(reasons(judged))
+    n_off = len(off_lines(judged))
     word = f"{n_off} off" if n_off else "all within what is declared"
     return f"{counted(len(judged), 'config')}: {word}."
 
 
 def notes(judged: Sequence[JudgedRun], skipped: Mapping[str, str]) -> list[str]:
-    """Notes that explain the table and name what is not in it."""
+    """Return notes that explain the table and name what is missing from it."""
     lines = [
         "Largest relative distance of a step's loss; relative L2 distance of the gradients at the first weights, of "
         "the parameter that is farthest; the same of what training did to all parameters: to the config without the "
@@ -136,7 +136,7 @@ def to_json(job: ParityJob, judged: Sequence[JudgedRun], skipped: Mapping[str, s
         "tcbench-parity",
         2,
         steps=job.steps,
-        ok=not reasons(judged),
+        ok=not off_lines(judged),
         configs=list(map(run_json, judged)),
         skipped=[{"config": config, "reason": reason} for config, reason in skipped.items()],
     )

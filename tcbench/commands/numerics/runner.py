@@ -1,4 +1,4 @@
-"""Runs training jobs, each in a process of its own, a few at once, and turns every end into a result."""
+"""A runner of training jobs, a few at once, each in its own process; every way of ending becomes a result."""
 
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -20,8 +20,10 @@ Result = TrainingFinished | ParityFinished
 
 @dataclass(frozen=True)
 class NumericsRunner:
-    """`at_once` processes at a time; one that takes longer than `timeout_s` is ended. `listen` gets a job's steps.
-    `command` makes a worker's command line from the file descriptor that it writes messages to."""
+    """A runner of up to `at_once` processes; one that takes longer than `timeout_s` is killed.
+
+    `listen` gets a job's steps. `command` returns a worker's command line for the file descriptor that it writes
+    messages to."""
 
     at_once: int
     timeout_s: float
@@ -29,7 +31,9 @@ class NumericsRunner:
     command: Callable[[int], list[str]] = lambda pipe: python_module(sys.executable, _WORKER, str(pipe))
 
     def run(self, jobs: Sequence[AnyJob]) -> Iterator[tuple[AnyJob, Result]]:
-        """Each job's result, as it ends. Any exception, KeyboardInterrupt too, ends all workers and passes through."""
+        """Yield each job's result when it ends.
+
+        Any exception, including KeyboardInterrupt, ends all workers and is passed on."""
         waiting = list(jobs)
         running: dict[Followed[NumericsMessage], AnyJob] = {}
         try:
@@ -42,7 +46,7 @@ class NumericsRunner:
                         yield job, _failed(job, f"the worker could not be started: {error}")
                 for worker, message in process.receive(tuple(running)):
                     if worker not in running:
-                        continue  # it has sent more after its result
+                        continue  # a message that was sent after the result
                     if isinstance(message, StepsDone):
                         self.listen(running[worker], message.steps)
                         continue
@@ -62,7 +66,7 @@ class NumericsRunner:
                 worker.end()
 
     def trained(self, jobs: Sequence[AnyJob]) -> Iterator[tuple[AnyJob, TrainingFinished]]:
-        """The same of jobs that train."""
+        """Yield the results of jobs that train, like `run`."""
         for job, last in self.run(jobs):
             assert isinstance(last, TrainingFinished)
             yield job, last

@@ -1,4 +1,4 @@
-"""The output of `tcbench numerics --second-order`: the loss over steps and over time, by SGD and by K-FAC."""
+"""The output of `tcbench numerics --second-order`: the loss of SGD and K-FAC over steps and over time."""
 
 import statistics
 from collections.abc import Sequence
@@ -21,9 +21,9 @@ _PANEL = 2.8  # inches
 
 
 def steps_chart(document: StepsDocument, about: Sequence[str]) -> Figure:
-    """`about`: the small print's facts of machine and setting."""
+    """Draw the loss over steps and over time. `about` are the facts of machine and setting below the chart."""
     methods = tuple(LABELS)
-    seeds = len(document.of(methods[0]))
+    seeds = len(document.runs_of(methods[0]))
     notes = [
         " · ".join(about),
         f"Each line is one seed's, the mean of {SMOOTH} steps. Over time: the method's median time per step, on a "
@@ -37,7 +37,7 @@ def steps_chart(document: StepsDocument, about: Sequence[str]) -> Figure:
     by_step.set_title("Training loss over steps", loc="left", weight="bold")
     by_time.set_title("The same over time", loc="left", weight="bold")
     for method in methods:
-        runs = document.of(method)
+        runs = document.runs_of(method)
         style: dict[str, Any] = {"color": _COLOURS[method], "linestyle": _DASHES[method], "linewidth": 1.5}
         label = f"{LABELS[method]}, learning rate {runs[0].learning_rate:g}"
         lines.append(Line2D([], [], label=label, **style))
@@ -61,21 +61,21 @@ def steps_chart(document: StepsDocument, about: Sequence[str]) -> Figure:
 
 
 def table(document: StepsDocument) -> Table[str]:
-    """Steps to each loss, seed by seed, and the time of a step."""
+    """Return a table with the steps to each loss for every seed, and the time of a step."""
 
     def step_ms(method: str) -> str:
-        times_s = [run.step_time_s for run in document.of(method) if run.step_time_s is not None]
+        times_s = [run.step_time_s for run in document.runs_of(method) if run.step_time_s is not None]
         return f"{1e3 * statistics.median(times_s):.0f}" if times_s else ""
 
     def steps_to(loss: float) -> Column[str]:
         def steps(method: str) -> str:
-            return ", ".join(str(run.steps_to(loss) or "none") for run in document.of(method))
+            return ", ".join(str(run.steps_to(loss) or "none") for run in document.runs_of(method))
 
         return Column(f"steps to {loss:g}", steps, COUNT)
 
     columns = (
         Column[str]("method", lambda method: LABELS[method]),
-        Column[str]("learning rate", lambda method: f"{document.of(method)[0].learning_rate:g}", COUNT),
+        Column[str]("learning rate", lambda method: f"{document.runs_of(method)[0].learning_rate:g}", COUNT),
         Column[str]("step, ms", step_ms, COUNT),
         *map(steps_to, LOSSES),
     )
@@ -83,7 +83,7 @@ def table(document: StepsDocument) -> Table[str]:
 
 
 def notes(document: StepsDocument) -> list[str]:
-    """Notes that explain the table."""
+    """Return notes on how to read the table."""
     kfac, n = document.kfac, document.setting.steps
     lines = [
         f"Steps to a loss: until the mean of {SMOOTH} steps' losses is at it or below, one figure for each seed; none: "
@@ -92,7 +92,7 @@ def notes(document: StepsDocument) -> list[str]:
     ]
     for method, label in LABELS.items():
         rates = sorted(run.learning_rate for run in document.tuning if run.method == method)
-        chosen = document.of(method)[0].learning_rate
+        chosen = document.runs_of(method)[0].learning_rate
         tried = ", ".join(f"{rate:g}" for rate in rates)
         edge = ", at the end of the list: another may be better" if chosen in (rates[0], rates[-1]) else ""
         lines.append(f"{label}: the best learning rate of {tried} on a seed that is not counted{edge}.")

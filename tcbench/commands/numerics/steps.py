@@ -1,8 +1,7 @@
-"""Steps to a loss by SGD and by K-FAC: what is kept of their runs, and what follows from them.
+"""Steps to a loss by SGD and by K-FAC: the stored document, and what follows from it.
 
-Each method takes the learning rate of its own list with the fewest steps on a seed that is not counted; then every seed
-is trained by both from the same weights on the same batches. Knows no file and no view.
-"""
+Each method uses the learning rate, from its own list, that needs the fewest steps on a seed that is not counted. Both
+then train from the same weights on the same batches for every seed. Reads and draws nothing."""
 
 import math
 import statistics
@@ -15,14 +14,16 @@ from tcbench.core.record import Environment, KfacSettings
 
 SCHEMA, SCHEMA_VERSION = "tcbench-steps", 1
 LOSSES = (1.0, 0.5, 0.2)
-"""Those whose steps are counted: of ten classes, whose first loss is about 2.3."""
+"""Losses whose steps are counted. With ten classes the first loss is about 2.3."""
 SMOOTH = 5
-"""A loss is reached where the mean of so many steps' losses is at it or below."""
+"""Number of steps in the running mean that has to reach a loss."""
 
 
 class MethodRun(msgspec.Struct, frozen=True, kw_only=True):
-    """One run of a method. `losses`: the batches', up to where it ended; `train_time_s`: of all its steps; `reason`:
-    why it did not get to the end."""
+    """One run of a method.
+
+    `losses` are those of its batches, up to where it ended. `train_time_s` is the time of all steps. `reason` says why
+    it did not finish."""
 
     method: str
     learning_rate: float
@@ -33,20 +34,22 @@ class MethodRun(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def smooth(self) -> list[float]:
-        """Means of SMOOTH steps; the first is after step SMOOTH."""
+        """Running means over SMOOTH steps; the first one ends at step SMOOTH."""
         return [statistics.fmean(self.losses[i : i + SMOOTH]) for i in range(len(self.losses) - SMOOTH + 1)]
 
     @property
     def step_time_s(self) -> float | None:
+        """The mean time of a step in seconds, or None."""
         return None if self.train_time_s is None else self.train_time_s / len(self.losses)
 
     def steps_to(self, loss: float) -> int | None:
-        """Steps until the loss is reached; None: never."""
+        """Return the number of steps until the running mean reaches a loss, or None if it never does."""
         return next((step for step, mean in enumerate(self.smooth, SMOOTH) if mean <= loss), None)
 
 
 class StepsDocument(msgspec.Struct, frozen=True, kw_only=True):
-    """The document that `tcbench numerics --second-order` keeps. `tuning`: of the seed that is not counted."""
+    """The document that `tcbench numerics --second-order` stores. `tuning` has the runs of the seed that is not
+    counted."""
 
     schema: str = SCHEMA
     schema_version: int = SCHEMA_VERSION
@@ -57,13 +60,15 @@ class StepsDocument(msgspec.Struct, frozen=True, kw_only=True):
     runs: tuple[MethodRun, ...]
     environment: Environment | None = None
 
-    def of(self, method: str) -> tuple[MethodRun, ...]:
+    def runs_of(self, method: str) -> tuple[MethodRun, ...]:
+        """Return the runs of a method."""
         return tuple(run for run in self.runs if run.method == method)
 
 
-def best(tuning: Sequence[MethodRun]) -> float:
-    """The learning rate that reaches the lowest loss in the fewest steps, then the next; of the same, with the lower
-    last loss."""
+def best_learning_rate(tuning: Sequence[MethodRun]) -> float:
+    """Return the learning rate that reaches the lowest loss in the fewest steps.
+
+    Ties are broken by the steps to the next loss, and finally by the last loss."""
 
     def order(run: MethodRun) -> tuple[float, ...]:
         steps = [run.steps_to(loss) or math.inf for loss in reversed(LOSSES)]

@@ -1,4 +1,4 @@
-"""The output of `tcbench numerics` beside its pictures: tables, words, and the JSON that is kept."""
+"""The text output of `tcbench numerics`: tables, notes, and the stored JSON."""
 
 import json
 import math
@@ -29,7 +29,7 @@ _STYLES: dict[Word, str] = {
 
 
 def setting_line(document: Document) -> str:
-    """The training, in one line."""
+    """Return the setting of the training, in one line."""
     s = document.setting
     data = "generated patterns" if s.data is None else s.data
     ranks = f"{s.ranks} ranks of {s.batch_size // s.ranks}: global " if s.ranks > 1 else ""
@@ -40,48 +40,49 @@ def setting_line(document: Document) -> str:
 
 
 def about(document: Document) -> list[str]:
-    """A picture's small print: machine, model, data, settings, version."""
-    s, here = document.setting, document.environment
-    replicas, pixels = _factors(s)
+    """Return the facts below a chart: machine, model, data, settings, version."""
+    setting, environment = document.setting, document.environment
+    replicas, pixels = _factors(setting)
     also = f" × {pixels:.3g} for fewer pixels" if pixels > 1 else ""
-    data = "generated patterns" if s.data is None else f"images of {Path(s.data).name}"
+    data = "generated patterns" if setting.data is None else f"images of {Path(setting.data).name}"
     return [
-        *([here.device_name] if here else []),
-        f"{s.model} {s.variant}",
-        f"{s.image_size} × {s.image_size} {data}",
-        f"batch size {s.batch_size}",
-        f"learning rate {s.learning_rate:g}",
+        *([environment.device_name] if environment else []),
+        f"{setting.model} {setting.variant}",
+        f"{setting.image_size} × {setting.image_size} {data}",
+        f"batch size {setting.batch_size}",
+        f"learning rate {setting.learning_rate:g}",
         "loss not divided"
-        if s.loss_divisor == 1
-        else f"loss divided by {s.loss_divisor:g}: {replicas:.5g} replicas{also}",
-        *([f"tcbench {here.tcbench}"] if here else []),
+        if setting.loss_divisor == 1
+        else f"loss divided by {setting.loss_divisor:g}: {replicas:.5g} replicas{also}",
+        *([f"tcbench {environment.tcbench}"] if environment else []),
     ]
 
 
-def _factors(s: TrainingSetting) -> tuple[float, float]:
-    """The factors of the loss's divisor: the replicas of a global batch, and what makes up for a feature map that is
-    smaller than that of the scenario's model, which the small network alone needs (`plan`)."""
-    replicas = s.global_batch / s.batch_size
-    return replicas, s.loss_divisor / replicas if s.data is None else 1.0
+def _factors(setting: TrainingSetting) -> tuple[float, float]:
+    """Return the two factors of the loss divisor: the number of replicas, and the correction for a small feature map.
+
+    Only the small network needs the correction, whose map is smaller than that of the scenario's model (see `plan`)."""
+    replicas = setting.global_batch / setting.batch_size
+    return replicas, setting.loss_divisor / replicas if setting.data is None else 1.0
 
 
 SMALL_RATE = 1e-3
-"""The learning rate that a schedule ends with: 0.1 divided by 10 twice (K. He et al., 2015, section 3.4)."""
+"""Learning rate at the end of a schedule: 0.1 divided by 10 twice (K. He et al., 2015, section 3.4)."""
 
 
 def why_lines(document: Document) -> list[str]:
-    """Why this setting shows what the techniques are for."""
+    """Return notes on why the setting shows what the techniques are for."""
     s = document.setting
     if s.ranks > 1:
-        n, rate, own = s.ranks, s.learning_rate, s.batch_size // s.ranks
-        decays = ", ".join(str(round(at * s.steps)) for at in DECAYS)
+        n, rate, rank_batch = s.ranks, s.learning_rate, s.batch_size // s.ranks
+        decays = ", ".join(str(round(part * s.steps)) for part in DECAYS)
         return [
             f"Ranks: one process takes the {n} shards of a step in turn, each with its own batch normalisation, and "
             "applies the mean of their gradients once: what ranks compute, without sending anything.",
             f"Linear scaling: {n} ranks take {n} times one rank's learning rate of {rate:g}. Warm-up: from {rate:g} to "
             f"{n * rate:g} over the first {max(1, round(WARM_UP * s.steps))} steps, as Goyal et al. (2017) over 5 of "
             f"90 epochs. All divide it by 10 at steps {decays}.",
-            f"One rank, its own batch and rate: {n} steps of {own} images for each step of {s.batch_size}.",
+            f"One rank, its own batch and rate: {n} steps of {rank_batch} images for each step of {s.batch_size}.",
         ]
     lines = []
     replicas, pixels = _factors(s)
@@ -112,27 +113,30 @@ def why_lines(document: Document) -> list[str]:
 
 
 def gradients_table(document: Document) -> Table[int]:
-    """Shares of both kinds of gradients at each loss scale."""
+    """Return a table with the shares of lost gradients at each loss scale."""
     used = round(math.log2(document.static_scale))
-    parts = [(kind, what) for kind in KINDS for what in ("zero", "subnormal", "infinite")]
 
-    def share(kind: GradientKind, what: str) -> Column[int]:
-        heading = f"{kind}: {what}" if what == "zero" else what
-        return Column(heading, lambda k: getattr(judgement.whole(document.gradients, k)[kind], what), Kind(_share))
+    def share(kind: GradientKind, fate: str) -> Column[int]:
+        heading = f"{kind}: {fate}" if fate == "zero" else fate
+        return Column(
+            heading, lambda k: getattr(judgement.model_shares(document.gradients, k)[kind], fate), Kind(_share)
+        )
 
     scale = Column[int]("loss scale", lambda k: f"{'static: ' if k == used else ''}2^{k}", COUNT, wraps=True)
-    return Table([scale, *(share(*part) for part in parts)], sorted({*judgement.SCALES, used}))
+    fates = ("zero", "subnormal", "infinite")
+    return Table([scale, *(share(kind, fate) for kind in KINDS for fate in fates)], sorted({*judgement.SCALES, used}))
 
 
-def _share(value: float) -> str:
-    if not value:
+def _share(share: float) -> str:
+    """Return a small share in percent."""
+    if not share:
         return "0"
-    return "<0.01%" if value < 1e-4 else f"{value:.2%}"
+    return "<0.01%" if share < 1e-4 else f"{share:.2%}"
 
 
 def safe_line(document: Document) -> str:
-    """The smallest and the largest safe scale."""
-    scales, used = judgement.safe(document.gradients), f"used: 2^{round(math.log2(document.static_scale))}"
+    """Return the sentence on the smallest and the largest safe loss scale."""
+    scales, used = judgement.model_safe_scales(document.gradients), f"used: 2^{round(math.log2(document.static_scale))}"
     if scales.smallest is None or scales.largest is None:
         return f"No gradients were seen; {used}."
     if scales.smallest > scales.largest:
@@ -140,7 +144,7 @@ def safe_line(document: Document) -> str:
             f"No loss scale is safe: from 2^{scales.smallest} on at most {LOST_AT_MOST:.0%} of the gradients become "
             f"zero, but above 2^{scales.largest} some overflow; {used}."
         )
-    n, steps = judgement.steps_seen(document.gradients), document.setting.steps
+    n, steps = judgement.observed_steps(document.gradients), document.setting.steps
     return (
         f"Safe loss scales: 2^{scales.smallest} (at most {LOST_AT_MOST:.0%} of the gradients that are not zero become "
         f"zero) to 2^{scales.largest} (none overflows), by {n} of {steps} steps; {used}."
@@ -148,35 +152,36 @@ def safe_line(document: Document) -> str:
 
 
 def bfloat16_line(document: Document) -> str:
-    """The share that is lost in bfloat16, which has float32's exponents."""
-    lost = max(zero_in_bfloat16(judgement.magnitudes(document.gradients, kind)) for kind in KINDS)
+    """Return the sentence on gradients that are lost in bfloat16, which has float32's range of exponents."""
+    lost = max(zero_in_bfloat16(judgement.model_magnitudes(document.gradients, kind)) for kind in KINDS)
     share = _share(lost) if lost else "none"
     return f"In bfloat16, which has float32's range, {share} of them become zero without any scale."
 
 
 def costs_table(document: Document) -> Table[TechniqueCosts]:
-    """Time, memory and accuracy, with ratios to fp32: D. Yamamoto's table, a row per technique. Of many ranks in one
-    process neither time nor memory says anything."""
+    """Return a table with each technique's time, memory and accuracy, and ratios to fp32.
+
+    With many ranks in one process, time and memory mean nothing and are left out."""
     rows = judgement.costs(document)
-    alone = document.setting.ranks == 1
+    one_rank = document.setting.ranks == 1
 
     def ended(row: TechniqueCosts) -> bool:
         return None not in (row.train_time_s, row.peak_memory_bytes, row.accuracy)
 
-    def of(heading: str, figure: Callable[[TechniqueCosts], object], kind: Kind = COUNT) -> Column[TechniqueCosts]:
+    def column(heading: str, figure: Callable[[TechniqueCosts], object], kind: Kind = COUNT) -> Column[TechniqueCosts]:
         return Column(heading, lambda row: figure(row) if ended(row) else None, kind)
 
     def time_ratio(row: TechniqueCosts) -> str:
         return f"{factor(row.time_ratio.value)}, one seed" if row.time_ratio and row.ok == 1 else ratio(row.time_ratio)
 
-    figures = [of("test loss", lambda row: row.test_loss, _LOSS), of("accuracy (95%)", _accuracy)]
-    if any(row.memory_ratio is not None for row in rows) and alone:
-        figures.insert(0, of("vs fp32", lambda row: row.memory_ratio, Kind("{:.2f}×".format)))
-    if alone:
+    figures = [column("test loss", lambda row: row.test_loss, _LOSS), column("accuracy (95%)", _accuracy)]
+    if any(row.memory_ratio is not None for row in rows) and one_rank:
+        figures.insert(0, column("vs fp32", lambda row: row.memory_ratio, Kind("{:.2f}×".format)))
+    if one_rank:
         figures[:0] = [
-            of("time", lambda row: row.train_time_s, Kind("{:.1f} s".format)),
-            of("vs fp32", time_ratio),
-            of("memory", lambda row: row.peak_memory_bytes, Kind(lambda n_bytes: size(round(n_bytes)))),
+            column("time", lambda row: row.train_time_s, Kind("{:.1f} s".format)),
+            column("vs fp32", time_ratio),
+            column("memory", lambda row: row.peak_memory_bytes, Kind(lambda n_bytes: size(round(n_bytes)))),
         ]
     first = figures[0]
     figures[0] = replace(
@@ -186,6 +191,7 @@ def costs_table(document: Document) -> Table[TechniqueCosts]:
 
 
 def _accuracy(row: TechniqueCosts) -> str | None:
+    """Return a technique's accuracy with its interval."""
     if row.accuracy is None:
         return None
     half = (row.accuracy.high - row.accuracy.low) / 2
@@ -197,7 +203,7 @@ _LOSS = Kind(lambda loss: f"{loss:.3f}" if loss < 1000 else f"{loss:.4g}")
 
 
 def verdicts_table(document: Document, judged: Sequence[TechniqueVerdict]) -> Table[TechniqueVerdict]:
-    """A technique's word and why."""
+    """Return a table with each technique's verdict and its reason."""
     columns: list[Column[TechniqueVerdict]] = [
         Column("technique", lambda verdict: ALL_TECHNIQUES[verdict.technique].label),
         Column("verdict", lambda verdict: verdict.word, style=lambda verdict: _STYLES[verdict.word]),
@@ -207,12 +213,12 @@ def verdicts_table(document: Document, judged: Sequence[TechniqueVerdict]) -> Ta
 
 
 def notes(document: Document, margins: Margins) -> list[str]:
-    """Notes that explain the tables."""
-    whose = "fp32's" if document.setting.ranks == 1 else "that of one rank"
-    like = judgement.like(document)
+    """Return notes that explain the tables."""
+    owner = "fp32's" if document.setting.ranks == 1 else "that of one rank"
+    like = judgement.like_base(document)
     lines = [
         f"{like}: two one-sided tests at 5% over seeds say that the test loss is within {margins.loss:.0%} "
-        f"and the accuracy within {100 * margins.accuracy:g} points of {whose}; undecided: more --seeds may tell."
+        f"and the accuracy within {100 * margins.accuracy:g} points of {owner}; undecided: more --seeds may tell."
     ]
     if document.setting.ranks > 1:
         return lines
@@ -235,7 +241,7 @@ def notes(document: Document, margins: Margins) -> list[str]:
 
 
 def to_json(document: Document, margins: Margins) -> str:
-    """The document, raw, with all that is derived from it under "derived"; readers of documents ignore that."""
+    """Return the document, with everything derived from it under "derived", which readers of documents ignore."""
     raw: dict[str, Any] = msgspec.to_builtins(document)
 
     def test_json(test: Equivalence | None, relative: bool) -> dict[str, Any] | None:
@@ -243,7 +249,7 @@ def to_json(document: Document, margins: Margins) -> str:
             return None
         figures = fields(test, "difference=mean low high margin")
         if relative:
-            figures = {name: math.expm1(x) if math.isfinite(x) else x for name, x in figures.items()}
+            figures = {name: math.expm1(log) if math.isfinite(log) else log for name, log in figures.items()}
         return figures | fields(test, "decision seeds=pairs")
 
     raw["derived"] = {
@@ -254,15 +260,15 @@ def to_json(document: Document, margins: Margins) -> str:
             for v in judgement.verdicts(document, margins)
         ],
         "shares": [
-            {"log2_scale": k, **judgement.whole(document.gradients, k)}
+            {"log2_scale": k, **judgement.model_shares(document.gradients, k)}
             for k in sorted({*judgement.SCALES, round(math.log2(document.static_scale))})
         ],
         "layers": [
-            {"kind": x.kind, "layer": x.layer, **msgspec.to_builtins(shares(x.magnitudes, 0))}
-            for x in document.gradients.layers
+            {"kind": layer.kind, "layer": layer.layer, **msgspec.to_builtins(shares(layer.magnitudes, 0))}
+            for layer in document.gradients.layers
         ],
-        "non_zero": {kind: judgement.magnitudes(document.gradients, kind).non_zero for kind in KINDS},
-        "safe_log2_scales": judgement.safe(document.gradients),
+        "non_zero": {kind: judgement.model_magnitudes(document.gradients, kind).non_zero for kind in KINDS},
+        "safe_log2_scales": judgement.model_safe_scales(document.gradients),
         "costs": [
             fields(row, "technique runs ok train_time_s peak_memory_bytes accuracy=accuracy.value")
             | fields(row, "accuracy_low=accuracy.low accuracy_high=accuracy.high test_loss")

@@ -1,8 +1,7 @@
-"""Training runs side by side: the loss of each technique, the same over fp32's of the same seed, and where test loss
-and accuracy ended against the margins of the verdict.
+"""Charts of training runs: the loss of each technique, its ratio to fp32's, and the final differences with their
+margins.
 
-Draws runs. Knows nothing of how a verdict is reached.
-"""
+Knows nothing of how a verdict is reached."""
 
 import math
 from collections.abc import Sequence
@@ -26,7 +25,7 @@ _PANEL, _ROW = 2.6, 0.27  # inches
 
 
 def _line(colour: str, dashes: Any = "-", width: float = 1.6) -> dict[str, Any]:
-    """A technique's line: colour and dashes, so that it is known without colour too."""
+    """Return the style of a technique's line: colour and dashes, so that it can be told apart without colour."""
     return {"color": colour, "linestyle": dashes, "linewidth": width}
 
 
@@ -55,9 +54,9 @@ _WORD_COLOURS: dict[Word, str] = {
 
 
 def training_chart(document: Document, margins: Margins, about: Sequence[str]) -> Figure:
-    """`about`: the small print's facts of machine and setting."""
-    techniques, base = judgement.techniques_of(document), document.setting.base
-    whose = "fp32's" if base.name == BASE else "that of one rank"
+    """Draw the runs of a document. `about` are the facts of machine and setting below the chart."""
+    techniques, base = judgement.techniques_run(document), document.setting.base
+    owner = "fp32's" if base.name == BASE else "that of one rank"
     judged = judgement.verdicts(document, margins)
     nothing = judgement.not_learnt(document)
     seeds = len({run.seed for run in document.runs})
@@ -82,12 +81,12 @@ def training_chart(document: Document, margins: Margins, about: Sequence[str]) -
     page.legend([[Line2D([], [], label=t.label, **_STYLES[t.name]) for t in techniques]], handlelength=4)
     [losses, ratios], forest = page.panels([_PANEL, _ROW * max(1, len(judged))], 2)
     losses.set_title("Training loss", loc="left", weight="bold")
-    ratios.set_title(f"Training loss over {whose}, same seed", loc="left", weight="bold")
-    at: dict[str, Any] = {"window": window, "steps": document.setting.steps}
-    _curves(losses, {t.name: judgement.loss_curve(document, t.name, window) for t in techniques}, bands=False, **at)
+    ratios.set_title(f"Training loss over {owner}, same seed", loc="left", weight="bold")
+    axis: dict[str, Any] = {"window": window, "steps": document.setting.steps}
+    _curves(losses, {t.name: judgement.loss_curve(document, t.name, window) for t in techniques}, bands=False, **axis)
     ratios.axhspan(1 / (1 + margins.loss), 1 + margins.loss, color=GAIN_PALE, alpha=0.45, linewidth=0, zorder=0)
-    others = {t.name: judgement.ratio_curve(document, t.name, window) for t in techniques if t != base}
-    _curves(ratios, others, bands=True, **at)
+    ratio_curves = {t.name: judgement.ratio_curve(document, t.name, window) for t in techniques if t != base}
+    _curves(ratios, ratio_curves, bands=True, **axis)
     ratios.axhline(1, color=_STYLES[base.name]["color"], linewidth=1.0)
     page.heading(forest[0], "At the end, on held-out images")
     _differences(forest[0], [v.loss for v in judged], judged, margins.loss, of_loss=True)
@@ -105,30 +104,31 @@ def training_chart(document: Document, margins: Margins, about: Sequence[str]) -
 
 
 def _write_verdicts(axes: Axes, judged: Sequence[TechniqueVerdict]) -> None:
-    """Left of the axes: each technique's name, and its word."""
+    """Write each technique's name and verdict to the left of the axes."""
     names = [ALL_TECHNIQUES[verdict.technique].label for verdict in judged]
     axes.set_yticks([i + 0.5 for i in range(len(judged))], [v.word for v in judged], size=LEGEND, weight="bold")
     axes.tick_params(axis="y", pad=10)
     for text, verdict in zip(axes.get_yticklabels(), judged, strict=True):
         text.set_color(_WORD_COLOURS[verdict.word])
-    beside = 72 * max((text_width(verdict.word, LEGEND, bold=True) for verdict in judged), default=1.0) + 22
+    offset = 72 * max((text_width(verdict.word, LEGEND, bold=True) for verdict in judged), default=1.0) + 22
     for i, name in enumerate(names):
-        at = {"coordinates": axes.get_yaxis_transform(), "size": LEGEND}
-        put(axes, name, (0, i + 0.5), (-beside, 0), ha="right", **at)
+        coordinates = axes.get_yaxis_transform()
+        put(axes, name, (0, i + 0.5), (-offset, 0), ha="right", coordinates=coordinates, size=LEGEND)
 
 
 def _write_reason(axes: Axes, place: float, reason: str, room: float) -> None:
-    """In place of intervals, over the bands; on two lines of smaller type where one is not enough."""
+    """Write a reason in place of intervals, in smaller type if it needs two lines."""
     lines, size = wrapped(drawable(reason), WORDS, room), WORDS
     if len(lines) > 1:
         size = SMALL
         first, *rest = wrapped(drawable(reason), size, room)
         lines = [first, *([shortened(" ".join(rest), size, room)] if rest else [])]
-    at = {"coordinates": axes.get_yaxis_transform(), "size": size, "linespacing": 1.05}
-    put(axes, "\n".join(lines), (0, place), (4, 0), ha="left", color=QUIET, **at)
+    style = {"coordinates": axes.get_yaxis_transform(), "size": size, "linespacing": 1.05}
+    put(axes, "\n".join(lines), (0, place), (4, 0), ha="left", color=QUIET, **style)
 
 
 def _curves(axes: Axes, curves: dict[str, tuple[Interval, ...]], *, bands: bool, window: int, steps: int) -> None:
+    """Draw the curves of all techniques, with bands for intervals; a cross marks a curve that ends early."""
     for name, points in curves.items():
         line = _STYLES[name]
         x = [(i + 0.5) * window for i in range(len(points))]
@@ -143,10 +143,9 @@ def _curves(axes: Axes, curves: dict[str, tuple[Interval, ...]], *, bands: bool,
     axes.set_xlim(0, steps)
     axes.set_xlabel("step", size=WORDS)
     axes.grid(visible=False, axis="x")
-    # What was drawn, but a band far wider than all curves is cut off.
-    values = [point.value for points in curves.values() for point in points]
-    values = [value for value in values if 0 < value < math.inf] or [1.0]
-    low, high = max(axes.get_ylim()[0], min(values) / 3), min(axes.get_ylim()[1], max(values) * 3)
+    # The axis covers everything that was drawn, but cuts off a band that is far wider than all curves.
+    losses = [point.value for points in curves.values() for point in points if 0 < point.value < math.inf] or [1.0]
+    low, high = max(axes.get_ylim()[0], min(losses) / 3), min(axes.get_ylim()[1], max(losses) * 3)
     axes.set_ylim(low, high)
     round_values = MaxNLocator(5, steps=[1, 2, 5, 10])
     axes.yaxis.set_major_locator(round_values if high / low < 50 else LogLocator(numticks=5))
@@ -158,12 +157,12 @@ def _curves(axes: Axes, curves: dict[str, tuple[Interval, ...]], *, bands: bool,
 def _differences(
     axes: Axes, tests: Sequence[Equivalence | None], judged: Sequence[TechniqueVerdict], margin: float, of_loss: bool
 ) -> None:
-    """An interval per row, in percent or points; what is beyond 1000% or 100 points ends there, as an arrow."""
+    """Draw an interval per technique, in percent or points; beyond 1000% or 100 points it ends in an arrow."""
     edge = 100 * margin
     most = max(1000.0 if of_loss else 100.0, edge)
 
-    def shown(value: float) -> float:
-        return max(-most, min(most, 100 * (judgement.relative(value) if of_loss else value)))
+    def shown(difference: float) -> float:
+        return max(-most, min(most, 100 * (judgement.relative(difference) if of_loss else difference)))
 
     ends = [edge * 1.6]
     for i, (test, verdict) in enumerate(zip(tests, judged, strict=True)):

@@ -109,8 +109,8 @@ def test_an_interrupt_ends_all_workers_and_says_so(tmp_path):
 
 
 def test_a_worker_that_dies_talks_nonsense_or_takes_too_long_is_a_run_that_failed():
-    setting = plan.setting(load("cpu"), host_device(), plan.NumericsRequest(steps=2), 1, None)
-    [job] = plan.jobs(setting, 1, None)[:1]
+    setting = plan.training_setting(load("cpu"), host_device(), plan.NumericsRequest(steps=2), 1, None)
+    [job] = plan.training_jobs(setting, 1, None)[:1]
 
     def reason(code: str, timeout_s: float = 30.0) -> str:
         runner = NumericsRunner(
@@ -126,10 +126,10 @@ def test_a_worker_that_dies_talks_nonsense_or_takes_too_long_is_a_run_that_faile
 
 
 def test_no_more_runs_train_at_once_than_asked(tmp_path):
-    setting = plan.setting(load("cpu"), host_device(), plan.NumericsRequest(steps=2), 1, None)
+    setting = plan.training_setting(load("cpu"), host_device(), plan.NumericsRequest(steps=2), 1, None)
     log = f"open({str(tmp_path / 'log')!r}, 'a').write"
     command = [sys.executable, "-c", f"import time; {log}('+'); time.sleep(0.3); {log}('-')"]
-    ended = list(NumericsRunner(2, 30.0, command=lambda pipe: command).run(plan.jobs(setting, 1, None)[:5]))
+    ended = list(NumericsRunner(2, 30.0, command=lambda pipe: command).run(plan.training_jobs(setting, 1, None)[:5]))
     begun = (tmp_path / "log").read_text()
     at_once = max(itertools.accumulate(1 if sign == "+" else -1 for sign in begun))
     assert (len(ended), begun.count("+")) == (5, 5)
@@ -181,8 +181,8 @@ def test_a_document_that_says_what_cannot_be_is_refused(tmp_path, change, expect
 
 
 def test_the_divisor_is_that_of_resnet_50_at_the_talks_global_batch():
-    setting = plan.setting(load("cpu"), host_device(), plan.NumericsRequest(), 1, None)
+    setting = plan.training_setting(load("cpu"), host_device(), plan.NumericsRequest(), 1, None)
     # 131072 / 32 replicas, and a last feature map of 7 x 7 where the small network's is 2 x 2; a power of two below.
     assert setting.loss_divisor == 2**15 < 131072 / 32 * 49 / 4 < 2**16
-    alone = plan.setting(load("cpu"), host_device(), plan.NumericsRequest(global_batch=32), 1, None)
+    alone = plan.training_setting(load("cpu"), host_device(), plan.NumericsRequest(global_batch=32), 1, None)
     assert alone.loss_divisor == 1

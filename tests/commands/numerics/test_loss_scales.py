@@ -31,8 +31,10 @@ def spread(seed: int) -> np.ndarray:
 
 def borders() -> np.ndarray:
     """Each place where rounding changes its answer, and its neighbours."""
-    at = np.array([2.0**-25, 2.0**-24, 2.0**-14, 2.0**-14 - 2.0**-25, 65504, 65520, 65536, 2.0**-149], np.float32)
-    return np.concatenate([at, np.nextafter(at, np.float32(0)), np.nextafter(at, np.float32(np.inf)), -at])
+    borders = np.array([2.0**-25, 2.0**-24, 2.0**-14, 2.0**-14 - 2.0**-25, 65504, 65520, 65536, 2.0**-149], np.float32)
+    return np.concatenate(
+        [borders, np.nextafter(borders, np.float32(0)), np.nextafter(borders, np.float32(np.inf)), -borders]
+    )
 
 
 @pytest.mark.parametrize("log2_scale", [-12, -3, 0, 1, 7, 11, 15, 24, 37])
@@ -48,8 +50,10 @@ def test_borders_are_exact_after_scaling_too(log2_scale):
 
 
 def test_what_bfloat16_makes_zero_is_counted_as_its_own_rounding_does():
-    at = 2.0 ** np.array([-149, -135, -134, -133, -126, -30, 0], np.float64)
-    values = np.concatenate([at, -at, np.nextafter(at[1:].astype(np.float32), np.float32(1))]).astype(np.float32)
+    numbers = 2.0 ** np.array([-149, -135, -134, -133, -126, -30, 0], np.float64)
+    values = np.concatenate([numbers, -numbers, np.nextafter(numbers[1:].astype(np.float32), np.float32(1))]).astype(
+        np.float32
+    )
     rounded = values.astype(ml_dtypes.bfloat16).astype(np.float32)
     assert zero_in_bfloat16(count(values)) == np.count_nonzero(rounded == 0) / values.size
     assert 0 < zero_in_bfloat16(count(values)) < 1
@@ -85,9 +89,9 @@ def test_what_is_not_finite_and_what_is_zero_is_counted_apart():
 
 
 def test_counts_add_up_whatever_their_ranges():
-    one, other = spread(3), (spread(4) * np.float32(2**-30)).astype(np.float32)
-    both = total_magnitudes([count(one), count(np.zeros(2, np.float32)), count(other)])
-    at_once = count(np.concatenate([one, np.zeros(2, np.float32), other]))
+    wide, small = spread(3), (spread(4) * np.float32(2**-30)).astype(np.float32)
+    both = total_magnitudes([count(wide), count(np.zeros(2, np.float32)), count(small)])
+    at_once = count(np.concatenate([wide, np.zeros(2, np.float32), small]))
     assert both.zeros == at_once.zeros
     for k in (-5, 0, 9):
         assert shares(both, k) == shares(at_once, k)

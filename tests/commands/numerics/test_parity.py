@@ -18,7 +18,7 @@ def test_it_ends_with_0_when_all_is_within_what_is_declared(tmp_path):
     done = ended(tmp_path, *RUNGS, "--config", "fp32+nhwc", "--json")
     value = json.loads(done.out)
     assert (value["schema"], value["ok"]) == ("tcbench-parity", True)
-    assert [one["config"] for one in value["configs"]] == ["fp32", "fp32+nhwc"]
+    assert [config["config"] for config in value["configs"]] == ["fp32", "fp32+nhwc"]
 
 
 @pytest.mark.slow

@@ -26,8 +26,8 @@ def a_run(rung: str = "nhwc", storage: str = "float32", **changes) -> ParityRun:
 
 
 def why(run: ParityRun) -> str | None:
-    [one] = judge([run], lambda name: RUNGS[name])
-    return one.off
+    [judged] = judge([run], lambda name: RUNGS[name])
+    return judged.off
 
 
 def far(**changes) -> Distance:
@@ -61,8 +61,8 @@ def test_of_a_dtype_that_a_rung_declares_no_tolerance_for_that_is_said():
     class Otherwise(Rung):
         parity = Parity("other", float32=Tolerance(0.1, 0.1, 0.1, 0.1))
 
-    [one] = judge([a_run(storage="float16", to_without=far(loss=0.05))], lambda name: Otherwise())
-    assert one.off.startswith("loss 0.05 above 0, ") and one.off.endswith("declares no tolerance for float16")
+    [judged] = judge([a_run(storage="float16", to_without=far(loss=0.05))], lambda name: Otherwise())
+    assert judged.off.startswith("loss 0.05 above 0, ") and judged.off.endswith("declares no tolerance for float16")
 
 
 @pytest.mark.parametrize(("storage", "most"), [("float32", 1e-5), ("bfloat16", 1e-5), ("float16", 1e-3)])

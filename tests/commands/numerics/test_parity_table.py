@@ -1,4 +1,4 @@
-"""What `--rungs` shows: a row per config, why, the last line, the JSON."""
+"""The output of `--rungs`: a row per config, the reasons, the last line, and JSON."""
 
 import json
 
@@ -15,7 +15,7 @@ from tcbench.run.scenario import load
 
 def job():
     scenario = load("cpu")
-    return plan.parity(scenario, host_device(), scenario.configs, 5, 1)[0]
+    return plan.parity_job(scenario, host_device(), scenario.configs, 5, 1)[0]
 
 
 def runs(gradient: float = 3e-6):
@@ -50,7 +50,7 @@ def test_the_last_line_counts_what_is_off():
 def test_the_json_holds_everything_and_no_number_that_is_none():
     value = json.loads(view.to_json(job(), runs(), {}))
     assert value["ok"] is False
-    assert [one["ok"] for one in value["configs"]] == [True, True, True, False]
+    assert [config["ok"] for config in value["configs"]] == [True, True, True, False]
     fp16 = value["configs"][2]
     assert (fp16["allowed_gradient"], fp16["allowed_length"], fp16["allowed_optimizer"]) == (0.2, 0.01, 1e-3)
     assert fp16["seen"] == {"storage": "float16", "master weights": "float32"}

@@ -4,40 +4,40 @@ import msgspec
 import pytest
 
 from tcbench.commands.numerics import call, plan
-from tcbench.commands.numerics.call import Call
+from tcbench.commands.numerics.call import ProgramOptions
 from tcbench.commands.numerics.second_order_chart import notes, steps_chart
-from tcbench.commands.numerics.steps import SMOOTH, MethodRun, StepsDocument, best
-from tcbench.commands.numerics.training import race
+from tcbench.commands.numerics.steps import SMOOTH, MethodRun, StepsDocument, best_learning_rate
+from tcbench.commands.numerics.training import compare_methods
 from tcbench.core.numerics import Run, TrainingFinished
 from tcbench.core.record import KfacSettings
 from tcbench.engine.accelerators.device import host_device
 from tcbench.run.scenario import load
 
 
-def made(losses, method="sgd", rate=0.1, seed=0, reason=None) -> MethodRun:
+def method_run(losses, method="sgd", rate=0.1, seed=0, reason=None) -> MethodRun:
     facts = {"losses": tuple(losses), "train_time_s": None if reason else 2.0, "reason": reason}
     return MethodRun(method=method, learning_rate=rate, seed=seed, **facts)
 
 
 def setting(steps=10, batch=1024):
-    asked = plan.NumericsRequest(steps=steps, batch_size=batch, global_batch=batch)
-    return plan.setting(load("cpu"), host_device(), asked, 1, None)
+    request = plan.NumericsRequest(steps=steps, batch_size=batch, global_batch=batch)
+    return plan.training_setting(load("cpu"), host_device(), request, 1, None)
 
 
 def test_a_loss_is_reached_at_the_last_of_the_steps_whose_mean_is_at_it():
-    run = made([2.0] * 3 + [0.0] * 7)
+    run = method_run([2.0] * 3 + [0.0] * 7)
     assert run.smooth[0] == pytest.approx(6 / 5)
     assert [run.steps_to(loss) for loss in (1.2, 1.0, 0.8, 0.1, 0)] == [5, 6, 6, 8, 8]
-    assert made([0.4] * 4).steps_to(1.0) is None  # fewer steps than a mean has
+    assert method_run([0.4] * 4).steps_to(1.0) is None  # fewer steps than a mean has
 
 
 def test_the_best_rate_reaches_the_lowest_loss_first_and_never_by_diverging():
-    early = made([1.0] * 5 + [0.19] * 5, rate=0.1)
-    earlier = made([0.9] * 4 + [0.1] * 6, rate=0.3)
-    stuck = made([0.3] * 10, rate=1.0)
-    diverged = made([0.01] * 3, rate=3.0, reason="diverged at step 3")
-    assert best([early, earlier, stuck, diverged]) == 0.3
-    assert best([stuck, diverged]) == 1.0
+    early = method_run([1.0] * 5 + [0.19] * 5, rate=0.1)
+    earlier = method_run([0.9] * 4 + [0.1] * 6, rate=0.3)
+    stuck = method_run([0.3] * 10, rate=1.0)
+    diverged = method_run([0.01] * 3, rate=3.0, reason="diverged at step 3")
+    assert best_learning_rate([early, earlier, stuck, diverged]) == 0.3
+    assert best_learning_rate([stuck, diverged]) == 1.0
 
 
 def test_both_methods_have_the_same_budget_rates_weights_and_batches_and_one_rung_apart():
@@ -61,25 +61,28 @@ class Trains(call.NumericsRunner):
 
 def test_the_command_tunes_both_trains_both_from_every_seed_and_keeps_what_it_shows(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(call, "NumericsRunner", Trains)
-    race(
-        Call(host_device(), 60.0, tmp_path, quiet=True, json=False, details=False), setting(steps=24), KfacSettings(), 2
+    compare_methods(
+        ProgramOptions(host_device(), 60.0, tmp_path, quiet=True, json=False, details=False),
+        setting(steps=24),
+        KfacSettings(),
+        2,
     )
-    said = capsys.readouterr().out
-    kept = {path.suffix: path for path in tmp_path.rglob("steps-*")}
-    document = msgspec.json.decode(kept[".json"].read_bytes(), type=StepsDocument)
+    output = capsys.readouterr().out
+    files = {path.suffix: path for path in tmp_path.rglob("steps-*")}
+    document = msgspec.json.decode(files[".json"].read_bytes(), type=StepsDocument)
     assert {run.seed for run in document.tuning} == {plan.TUNING_SEED}
     assert [(run.method, run.learning_rate, run.seed) for run in document.runs] == [
         (method, 0.3, seed) for seed in (0, 1) for method in ("sgd", "kfac")
     ]
-    steps = [document.of(method)[0].steps_to(1.0) for method in ("sgd", "kfac")]
+    steps = [document.runs_of(method)[0].steps_to(1.0) for method in ("sgd", "kfac")]
     assert None not in steps
     assert steps[1] < steps[0]
-    assert f"{steps[0]}, {steps[0]}" in said and f"{steps[1]}, {steps[1]}" in said
+    assert f"{steps[0]}, {steps[0]}" in output and f"{steps[1]}, {steps[1]}" in output
 
 
 def document(rate: float, losses) -> StepsDocument:
-    runs = tuple(made(losses, method, rate) for method in plan.METHODS)
-    tuning = tuple(made(losses, method, one) for method in plan.METHODS for one in plan.RATES)
+    runs = tuple(method_run(losses, method, rate) for method in plan.METHODS)
+    tuning = tuple(method_run(losses, method, rate) for method in plan.METHODS for rate in plan.RATES)
     return StepsDocument(created_at="", setting=setting(), kfac=KfacSettings(), tuning=tuning, runs=runs)
 
 

@@ -9,27 +9,27 @@ from tcbench.commands.numerics.judgement import Margins
 from tcbench.commands.numerics.table import about, bfloat16_line, costs_table, notes, safe_line, to_json, why_lines
 
 
-def of(**changes):
+def document_with(**changes):
     return make_document(setting=msgspec.structs.replace(SETTING, **changes))
 
 
 def test_the_losss_divisor_is_told_by_its_factors():
-    [gradients, updates] = why_lines(of())
+    [gradients, updates] = why_lines(document_with())
     assert gradients.startswith(
         "Small gradients: the loss is divided by 32,768 = 4,096 x 8. 4,096: it is one replica's "
     )
     assert " 8: a gradient that flows back is divided by the pixels of the last feature map" in gradients
     assert updates.startswith("Small updates: a learning rate of 0.001 is what a schedule ends with")
-    [shown] = [fact for fact in about(of()) if fact.startswith("loss")]
+    [shown] = [fact for fact in about(document_with()) if fact.startswith("loss")]
     assert shown == "loss divided by 32768: 4096 replicas × 8 for fewer pixels"
-    [gradients, _] = why_lines(of(data="images", loss_divisor=4096.0))
+    [gradients, _] = why_lines(document_with(data="images", loss_divisor=4096.0))
     assert gradients.startswith("Small gradients: the loss is divided by 4,096, as one replica's share")
     assert "pixels" not in gradients
 
 
 @pytest.mark.parametrize("rate", [0.1, 100.0])
 def test_a_learning_rate_that_is_not_small_is_not_called_so(rate):
-    updates = why_lines(of(learning_rate=rate))[-1]
+    updates = why_lines(document_with(learning_rate=rate))[-1]
     assert updates.startswith(f"Learning rate {rate:g}: updates are not as small")
 
 

@@ -31,7 +31,7 @@ def planned(*names: str, steps: int = 1):
     scenario = load("cpu")
     configs = [config for config in scenario.configs if not names or config.name in names]
     configs += [Config("chainer", tuple(name.split("+"))) for name in names if name not in {c.name for c in configs}]
-    job, skipped = plan.parity(scenario, host_device(), configs, steps, 1)
+    job, skipped = plan.parity_job(scenario, host_device(), configs, steps, 1)
     assert not skipped
     return job
 

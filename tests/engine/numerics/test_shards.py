@@ -29,12 +29,12 @@ RANKS, STEPS = 4, 5
 
 def setting(**changes):
     asked = plan.NumericsRequest(steps=STEPS, batch_size=4, image_size=8, ranks=RANKS)
-    made = plan.setting(load("cpu"), host_device(), asked, 1, None)
+    made = plan.training_setting(load("cpu"), host_device(), asked, 1, None)
     return msgspec.structs.replace(made, **{"train_images": 64, "test_images": 32, **changes})
 
 
 def job(technique, of=None):
-    return next(j for j in plan.jobs(of or setting(), 1, 1.0) if j.technique.name == technique)
+    return next(j for j in plan.training_jobs(of or setting(), 1, 1.0) if j.technique.name == technique)
 
 
 class Given(Feed):

@@ -22,12 +22,12 @@ STEPS = 6
 
 def setting(**changes):
     asked = plan.NumericsRequest(steps=STEPS, batch_size=8, image_size=8)
-    made = plan.setting(load("cpu"), host_device(), asked, 1, None)
+    made = plan.training_setting(load("cpu"), host_device(), asked, 1, None)
     return msgspec.structs.replace(made, **{"train_images": 64, "test_images": 32, **changes})
 
 
 def job(technique: str, scale: float = 2.0**20, of=None):
-    return next(j for j in plan.jobs(of or setting(), 1, scale) if j.technique.name == technique)
+    return next(j for j in plan.training_jobs(of or setting(), 1, scale) if j.technique.name == technique)
 
 
 def test_the_divisor_of_the_loss_changes_no_bit_of_fp32s_training():
@@ -128,7 +128,7 @@ def test_a_folder_of_images_trains_by_the_same_code(tmp_path, thin_network):
         (tmp_path / "many" / f"c{label % 2}").mkdir(parents=True, exist_ok=True)
         (tmp_path / "many" / f"c{label % 2}" / f"{label}.jpg").write_bytes(folder.files[label][0].read_bytes())
     asked = plan.NumericsRequest(steps=1, batch_size=2, image_size=32, data=tmp_path / "many", threads=1)
-    made = plan.setting(load("cpu"), host_device(), asked, 1, split(dataset.scan(tmp_path / "many")))
+    made = plan.training_setting(load("cpu"), host_device(), asked, 1, split(dataset.scan(tmp_path / "many")))
     assert (made.model, made.n_classes, made.train_images, made.test_images) == ("resnet50", 2, 18, 2)
     trained = train(job("fp32", of=msgspec.structs.replace(made, model="thin")), numpys_processor())
     assert np.isfinite(trained.losses).all() and trained.accuracy in (0.0, 0.5, 1.0)
