@@ -1,13 +1,13 @@
-"""The corpus: what every command prints and draws over known inputs, as one text file per command, to be compared.
+"""Write the corpus, the output of every command for known inputs as one text file per command, or compare two.
 
     uv run python tools/corpus.py write FOLDER [--only 'ranks*'] [--whole]
     uv run python tools/corpus.py compare OLD NEW
 
 `write` runs the tcbench that this Python imports, in this process, and takes its inputs from that checkout's
-`results/` and `tests/`; the script may be another checkout's. `compare` prints what differs, entry by entry, and ends
-with 1 where something does. What varies from machine to machine is planted (`planted`) or taken out (`RULES`).
-An entry of up to KEPT lines is kept whole. Of a longer one each part keeps its first HEAD lines and a digest of the
-rest. A line keeps its first LONG characters and a digest. --whole keeps all. Two processes write the groups of inputs.
+`results/` and `tests/`; the script may be another checkout's. `compare` prints the differences, entry by entry, and
+exits with 1 if there are any. Facts that vary between machines are replaced (`planted`) or removed (`RULES`). Entries
+of up to KEPT lines are kept whole; each part of a longer one keeps its first HEAD lines and a digest of the rest. A
+long line keeps its first LONG characters and a digest. --whole keeps everything. Two processes write the groups.
 """
 
 from __future__ import annotations
@@ -45,14 +45,14 @@ from xml.etree import ElementTree
 from corpus_inputs import CHECKOUT, INPUTS, Lines
 
 KEPT = 400
-"""Lines of an entry that is kept whole."""
+"""The most lines of an entry that is kept whole."""
 HEAD = 40
-"""Lines that are kept of each part of a longer entry: of an output, a file, a section of a page."""
+"""The number of lines kept of each part of a longer entry: an output, a file, a section of a page."""
 LONG = 2000
-"""Characters that are kept of a line."""
+"""The number of characters kept of a line."""
 
 
-# -- what is taken of each kind of output ---------------------------------------------------------------------------
+# -- reduction of each kind of output --- ---------------------------------------------------------------------------
 
 RULES: tuple[tuple[str, str], ...] = (
     (r"oneDNN \d+(\.\d+)+", "oneDNN <version>"),
@@ -61,11 +61,11 @@ RULES: tuple[tuple[str, str], ...] = (
     (r"[ \t]+$", ""),
     (r"^tracing training steps: \d+/\d+.*\n?", ""),  # a line every five seconds
 )
-"""What is replaced in all text: what depends on the machine, the time and versions of libraries."""
+"""Patterns replaced in all text, because they depend on the machine, the time or versions of libraries."""
 
 
 def normal(text: str, folder: Path) -> str:
-    """The text without paths, and without what RULES replace."""
+    """Return the text with paths replaced and RULES applied."""
     for path, name in ((folder, "<folder>"), (CHECKOUT, "<checkout>"), (Path(sys.prefix), "<environment>")):
         text = text.replace(str(path), name)
     for pattern, plain in RULES:
@@ -74,12 +74,14 @@ def normal(text: str, folder: Path) -> str:
 
 
 _TICK = r"[-−+]?[\d.,]+ ?[%k]?"
-"""Labels of an axis, which stand on one line."""
+"""The pattern of tick labels, which `svg` joins on one line."""
 
 
 def svg(text: str) -> list[str]:
-    """A picture's texts in the order in which it draws them, then the shapes of each panel: colour, and place and size
-    in thousandths of the panel, so that another layout of the page does not show."""
+    """Return a picture's texts in drawing order, then the shapes of each panel.
+
+    Shapes are given by colour, place and size in thousandths of the panel, so that the page's layout does not matter.
+    """
     builder = ElementTree.TreeBuilder(insert_comments=True)
     root = ElementTree.fromstring(text, ElementTree.XMLParser(target=builder))
     texts: list[str] = []
@@ -93,8 +95,8 @@ def svg(text: str) -> list[str]:
         elif _tag(element) in ("text", "title"):
             texts.append("".join(element.itertext()).strip())
         elif _tag(element) == "clipPath":
-            rectangle, of = next(iter(element)), ("x", "y", "width", "height")
-            boxes[f"url(#{element.get('id')})"] = tuple(float(rectangle.get(name, 0)) for name in of)
+            rectangle, attributes = next(iter(element)), ("x", "y", "width", "height")
+            boxes[f"url(#{element.get('id')})"] = tuple(float(rectangle.get(name, 0)) for name in attributes)
         elif _tag(element) == "path" and element.get("id"):
             drawn[f"#{element.get('id')}"] = element.get("d", "")
     panels: dict[tuple[float, ...], list[tuple[str, str]]] = {box: [] for box in boxes.values()}
@@ -112,7 +114,9 @@ def svg(text: str) -> list[str]:
         lines.append(f"panel {number}: {len(shapes)} shapes")
         for fill, of_colour in itertools.groupby(shapes, key=lambda shape: shape[0]):
             boxes_there = [box for _, box in of_colour]
-            lines += [f"  {fill} {', '.join(boxes_there[at : at + 6])}" for at in range(0, len(boxes_there), 6)]
+            lines += [
+                f"  {fill} {', '.join(boxes_there[start : start + 6])}" for start in range(0, len(boxes_there), 6)
+            ]
     return lines
 
 
@@ -123,10 +127,10 @@ def _tag(element: ElementTree.Element) -> str:
 def _shapes(
     element: ElementTree.Element, clip: str | None, fill: str
 ) -> Iterator[tuple[ElementTree.Element, str | None, str]]:
-    """Paths and uses with their clip and colour, which groups may give."""
+    """Yield paths and uses with their clip and colour, which they may inherit from groups."""
     style = dict(re.findall(r"([\w-]+): ([^;]+)", element.get("style", "")))
-    own = [f"{style.get(name) or element.get(name) or ''}" for name in ("fill", "stroke")]
-    colour = next((code for code in own if code not in ("", "none")), fill)
+    colours = [f"{style.get(name) or element.get(name) or ''}" for name in ("fill", "stroke")]
+    colour = next((code for code in colours if code not in ("", "none")), fill)
     clip = element.get("clip-path", clip)
     if _tag(element) in ("path", "use") and clip:
         yield element, clip, colour if not colour.startswith("url") else "hatch"
@@ -135,17 +139,17 @@ def _shapes(
 
 
 def _box(path: str, place: Sequence[float], panel: Sequence[float]) -> str:
-    """The bounding box of a path's absolute points, in thousandths of the panel."""
-    x, y, at = [], [], [0.0, 0.0]
+    """Return the bounding box of a path's absolute points, in thousandths of the panel."""
+    x, y, position = [], [], [0.0, 0.0]
     for command, numbers in re.findall(r"([A-Za-z])([^A-Za-z]*)", path):
         values = [float(number) for number in re.findall(r"-?\d*\.?\d+(?:e-?\d+)?", numbers)]
         if command in "MLCQ":
             points = list(zip(values[::2], values[1::2], strict=True))
         elif command in "HV":
-            points = [(value, at[1]) if command == "H" else (at[0], value) for value in values]
+            points = [(value, position[1]) if command == "H" else (position[0], value) for value in values]
         else:  # arcs, which only markers have, are relative
             continue
-        at = list(points[-1])
+        position = list(points[-1])
         x += [point[0] + place[0] for point in points]
         y += [point[1] + place[1] for point in points]
     if not x:
@@ -156,7 +160,7 @@ def _box(path: str, place: Sequence[float], panel: Sequence[float]) -> str:
 
 
 class _Page(HTMLParser):
-    """The lines of a page: tables row by row, what is only seen on demand too."""
+    """A parser that collects the lines of a page, with tables row by row, including collapsed sections."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -186,7 +190,7 @@ class _Page(HTMLParser):
 
 
 def page(text: str) -> list[str]:
-    """An HTML page's text, section by section, and its pictures as `svg` has them."""
+    """Return the text of an HTML page by section, with its pictures as `svg` describes them."""
     lines: list[str] = []
     for part in re.split(r'(<svg[^>]*role="img"[^>]*[^/]>.*?</svg>)', text, flags=re.DOTALL):
         if part.startswith("<svg"):
@@ -203,11 +207,11 @@ def _digest(text: str) -> str:
 
 
 _PICTURES: list[str] = []
-"""What was drawn as PNG or PDF since the last command, as SVG."""
+"""The pictures drawn as PNG or PDF by the current command, as SVG."""
 
 
 def _savefig(save: Callable[..., None], figure: Any, file: Any, **options: Any) -> None:
-    """`Figure.savefig`, which leaves a PNG's or PDF's contents in _PICTURES."""
+    """Call `Figure.savefig`, and add the contents of a PNG or PDF to _PICTURES."""
     if options.get("format") in ("png", "pdf"):
         as_svg = io.BytesIO()
         save(figure, as_svg, format="svg", metadata={"Date": None})
@@ -216,7 +220,7 @@ def _savefig(save: Callable[..., None], figure: Any, file: Any, **options: Any) 
 
 
 def contents(path: Path) -> list[str]:
-    """What is kept of a file that a command wrote."""
+    """Return the corpus lines for a file that a command wrote."""
     data = path.read_bytes()
     if path.suffix in (".png", ".pdf"):
         size = "{}x{} pixels".format(*struct.unpack(">II", data[16:24])) if path.suffix == ".png" else f"{data[:4]!r}"
@@ -240,9 +244,9 @@ HOST = {
     "commit": "0123456789ab",
     "project_commit": None,
 }
-"""Facts of the machine (`tcbench.hardware.machine`), in place of those of the one that this runs on."""
+"""Facts of the machine (`tcbench.hardware.machine`) that replace the real ones."""
 PACKAGES = {"cv2": True, "torch": False, "cupy": False, "mpi4py": False, "submitit": False, "nvidia.dali": True}
-"""Modules that rungs and backends ask for, and whether they are there."""
+"""Modules that rungs and backends look for, and whether they are installed."""
 
 
 class _Instant(type):
@@ -254,19 +258,19 @@ _DATETIME = datetime.datetime
 
 
 class Clock(_DATETIME, metaclass=_Instant):
-    """A clock that goes on by an hour from one command to the next."""
+    """A clock that advances by an hour with each command."""
 
     hours = 0
 
     @classmethod
     def now(cls, tz: datetime.tzinfo | None = None) -> Clock:
-        """The time of this command."""
+        """Return the time of this command."""
         return cls(2030, 1, 1, tzinfo=tz) + datetime.timedelta(hours=cls.hours)
 
 
 @contextlib.contextmanager
 def planted() -> Iterator[None]:
-    """A machine of which everything that outputs show is known."""
+    """Replace all facts of the machine that outputs show."""
     from matplotlib.figure import Figure
 
     real, machine = importlib.util.find_spec, "tcbench.hardware.machine"
@@ -290,14 +294,14 @@ def planted() -> Iterator[None]:
 
 
 def environment(folder: Path) -> dict[str, str]:
-    """The variables that commands see: a console of 100 columns, a cache of the folder's own, no service of CI."""
-    kept = {name: os.environ[name] for name in ("PATH", "HOME", "LD_LIBRARY_PATH") if name in os.environ}
+    """Return the commands' environment variables: 100 columns, a separate cache, no CI service."""
+    inherited = {name: os.environ[name] for name in ("PATH", "HOME", "LD_LIBRARY_PATH") if name in os.environ}
     fixed = {"COLUMNS": "100", "LC_ALL": "C.UTF-8", "TZ": "UTC", "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
-    return {**kept, **fixed, "TCBENCH_CACHE": str(folder.parent / "cache"), "OPENBLAS_NUM_THREADS": "1"}
+    return {**inherited, **fixed, "TCBENCH_CACHE": str(folder.parent / "cache"), "OPENBLAS_NUM_THREADS": "1"}
 
 
 def tcbench_main(words: Sequence[str]) -> tuple[object, str, str]:
-    """Run a command here: its exit code and what it printed."""
+    """Run a command in this process; return its exit code, standard output and standard error."""
     from tcbench.__main__ import main
 
     out, err = io.StringIO(), io.StringIO()
@@ -315,22 +319,23 @@ def tcbench_main(words: Sequence[str]) -> tuple[object, str, str]:
 
 
 def files(folder: Path) -> dict[Path, tuple[int, int]]:
-    """Every file, with what changes when it is written."""
+    """Return every file with its modification time and size."""
     stats = ((path, path.stat()) for path in folder.rglob("*") if path.is_file())
     return {path: (stat.st_mtime_ns, stat.st_size) for path, stat in stats}
 
 
 def entry(folder: Path, line: str) -> list[str]:
-    """Run one command in the folder: its exit code, its output, what it wrote. Pictures, pages and tables that it
-    wrote are removed, and records and baselines are left to the commands that follow."""
+    """Run one command in the folder; return its exit code, output and written files as lines.
+
+    Pictures, pages and tables are removed afterwards; records and baselines stay for the commands that follow."""
     before = files(folder)
     Clock.hours += 1
     _PICTURES.clear()
     code, out, err = tcbench_main(shlex.split(line))
     lines = [f"$ tcbench {normal(line, folder)}", f"exit code {code}"]
     for name, text in (("standard output", out), ("standard error", err)):
-        if said := normal(text, folder):
-            lines += [f"--- {name}", *said.splitlines()]
+        if output := normal(text, folder):
+            lines += [f"--- {name}", *output.splitlines()]
     for path, stat in sorted(files(folder).items()):
         if before.get(path) != stat:
             lines += [f"--- {normal(str(path.relative_to(folder)), folder)}"]
@@ -341,7 +346,7 @@ def entry(folder: Path, line: str) -> list[str]:
 
 
 def shortened(lines: Sequence[str]) -> list[str]:
-    """Return an entry's lines as they are kept: see KEPT, HEAD and LONG."""
+    """Return an entry's lines, shortened by KEPT, HEAD and LONG."""
     lines = [line if len(line) <= LONG else f"{line[:LONG]}… {_digest(line)}" for line in lines]
     if len(lines) <= KEPT:
         return lines
@@ -354,13 +359,13 @@ def shortened(lines: Sequence[str]) -> list[str]:
 
 
 def name_of(line: str) -> str:
-    """The name of a command's file."""
+    """Return the file name of a command's entry."""
     name = re.sub(r"[^\w.+=,-]+", "_", re.sub(r" -o out/\S+", "", line)).strip("_")
     return name if len(name) <= 100 else f"{name[:84]}-{_digest(line)[:12]}"
 
 
-def write(target: Path, group: str, whole: bool) -> None:
-    """Write every entry of a group of inputs."""
+def write(target: Path, group: str, full: bool) -> None:
+    """Write all entries of a group of inputs."""
     import typer
 
     typer.main.get_command = functools.cache(typer.main.get_command)  # else each call builds all commands anew
@@ -372,36 +377,36 @@ def write(target: Path, group: str, whole: bool) -> None:
         # The corpus' runs are named by a clock of 2030, which is right here.
         believed = mock.patch("tcbench.core.store.believable_start", lambda started, _: started)
         with mock.patch.dict(os.environ, environment(folder), clear=True), contextlib.chdir(folder), believed:
-            for made in INPUTS[group](folder):
-                if isinstance(made, Lines):
-                    name, lines = made.name, made.lines
+            for item in INPUTS[group](folder):
+                if isinstance(item, Lines):
+                    name, lines = item.name, item.lines
                 else:
-                    name, lines = name_of(normal(made, folder)), entry(folder, made)
-                _keep(target / group, name, lines if whole else shortened(lines))
+                    name, lines = name_of(normal(item, folder)), entry(folder, item)
+                _keep(target / group, name, lines if full else shortened(lines))
 
 
-def write_groups(target: Path, groups: Sequence[str], whole: bool) -> None:
-    """Write these groups of inputs in two processes. The commands of a group depend on each other's files."""
+def write_groups(target: Path, groups: Sequence[str], full: bool) -> None:
+    """Write groups of inputs in two processes; commands within a group depend on each other's files."""
     spawn = multiprocessing.get_context("spawn")
-    # Figures are many small objects that refer to each other: to look for garbage seldom saves time.
+    # Figures are many small objects that refer to each other, so a rare garbage collection saves time.
     with concurrent.futures.ProcessPoolExecutor(2, spawn, gc.set_threshold, (100_000,)) as pool:
-        for written in [pool.submit(write, target, group, whole) for group in groups]:
+        for written in [pool.submit(write, target, group, full) for group in groups]:
             written.result()
 
 
 def _keep(folder: Path, name: str, lines: Sequence[str]) -> None:
-    """Write a file of another name where the same command ran before."""
+    """Write an entry; append a number to its name if the same command ran before."""
     names = itertools.chain([name], (f"{name}-{again}" for again in itertools.count(2)))
     path = next(path for path in (folder / f"{name}.txt" for name in names) if not path.exists())
     path.write_text("\n".join(lines) + "\n", "utf-8", "backslashreplace")
 
 
 ONE_MACHINES = "bits.txt"
-"""The entry that holds on one machine only, and is compared where both sides have it."""
+"""The entry that is valid on one machine only; it is compared only if both sides have it."""
 
 
 def compare(old: Path, new: Path) -> int:
-    """Print what differs, entry by entry; the number of entries that do."""
+    """Print the differences, entry by entry, and return the number of entries that differ."""
     sides = [{str(path.relative_to(side)): path for path in side.rglob("*.txt")} for side in (old, new)]
     differing = 0
     for name in sorted({*sides[0], *sides[1]}):
@@ -416,7 +421,7 @@ def compare(old: Path, new: Path) -> int:
 
 
 def main() -> None:
-    """The command line."""
+    """Run the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(dest="command", required=True)
     writes = commands.add_parser("write", help="write the corpus of this checkout")
@@ -426,10 +431,10 @@ def main() -> None:
     compares = commands.add_parser("compare", help="print what differs")
     compares.add_argument("old", type=Path)
     compares.add_argument("new", type=Path)
-    given = parser.parse_args()
-    if given.command == "compare":
-        sys.exit(compare(given.old, given.new) > 0)
-    write_groups(given.folder.absolute(), fnmatch.filter(INPUTS, given.only), given.whole)
+    options = parser.parse_args()
+    if options.command == "compare":
+        sys.exit(compare(options.old, options.new) > 0)
+    write_groups(options.folder.absolute(), fnmatch.filter(INPUTS, options.only), options.whole)
 
 
 if __name__ == "__main__":

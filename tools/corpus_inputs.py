@@ -46,16 +46,16 @@ INTERNALS = {
     "scenario": ("tcbench.run.scenario",),
     "trace": ("tcbench.engine.backends:trace",),
 }
-"""Where the program keeps what no command line reaches, older places first."""
+"""The places of internals that no command reaches, older places first."""
 
 
 def internal(name: str) -> Any:
-    """One of INTERNALS, from the first place that there is."""
+    """Return one of INTERNALS, from the first of its places that exists."""
     for place in INTERNALS[name]:
         module, _, attribute = place.partition(":")
         with contextlib.suppress(ModuleNotFoundError):
-            found = importlib.import_module(module)
-            return getattr(found, attribute) if attribute else found
+            imported = importlib.import_module(module)
+            return getattr(imported, attribute) if attribute else imported
     raise ModuleNotFoundError(f"{name}: not at {' or '.join(INTERNALS[name])}: name its new place in INTERNALS")
 
 
@@ -83,7 +83,7 @@ KINDS = """
 plot {} --kind networks -o out/networks.svg
 plot {} --kind scaling -o out/scaling.svg
 """
-"""Those that read several networks, or several numbers of ranks."""
+"""Commands that read several networks, or several numbers of ranks."""
 
 REPORT = """
 report {} -o out/report.html
@@ -110,7 +110,7 @@ compare {} --format github
 compare {} --metric throughput,memory,energy --threshold 1% --strict
 compare {} --allow all,missing -o out/comparison.svg
 """
-"""Commands that read two."""
+"""Commands that read two files."""
 
 DIFF = """
 diff {} -o out/diff.svg
@@ -118,21 +118,21 @@ diff {} --json --top 3
 """
 
 
-def of(commands: str, *names: str) -> list[str]:
-    """Those commands for each of the files."""
+def command_lines(commands: str, *names: str) -> list[str]:
+    """Return the commands for each of the files."""
     return [line.replace("{}", name) for name in names for line in commands.splitlines() if line]
 
 
 def keep(path: Path, records: Iterable[Any]) -> None:
-    """A file of records."""
+    """Write a file of records."""
     from tcbench.core import record
 
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(b"".join(record.encode(one) + b"\n" for one in records))
+    path.write_bytes(b"".join(record.encode(stored) + b"\n" for stored in records))
 
 
 def trace(path: Path, *timelines: Any, record: Any = None) -> None:
-    """A file of timelines."""
+    """Write a file of timelines."""
     from tcbench.tracing import perfetto
 
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -140,7 +140,7 @@ def trace(path: Path, *timelines: Any, record: Any = None) -> None:
 
 
 def ceilings(folder: Path, *names: str, times: float = 1.0) -> None:
-    """What machines can do at most, in the cache: nothing is measured for `roofline` and `explain`."""
+    """Write the machines' ceilings to the cache, so that `roofline` and `explain` do not measure them."""
     for name in names:
         path = folder.parent / "cache" / "ceilings-v2" / f"{name}.json"
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -155,8 +155,8 @@ def shipped(folder: Path) -> list[str]:
 
     copy(folder, ".json", ".jsonl", ".txt", ".tsv", ".md")
     runs = sorted(folder.glob("results/*/*.jsonl"))
-    for at, path in enumerate(sorted(folder.rglob("*.json*"))):
-        os.utime(path, (1_790_000_000 + at,) * 2)
+    for number, path in enumerate(sorted(folder.rglob("*.json*"))):
+        os.utime(path, (1_790_000_000 + number,) * 2)
     for machine, threads in itertools.product(("amd-epyc-2cpu", "intel-xeon-2cpu"), (1, 2)):
         ceilings(folder, f"{machine}-{threads}")
     ids = [path.stem for path in runs]
@@ -167,12 +167,12 @@ def shipped(folder: Path) -> list[str]:
     pairs = ("peers-20261121-110639 peers-20261123-040216", "cpu-20261123-025926 cpu-20261123-164014")
     documents = [str(path.relative_to(folder)) for path in sorted(folder.glob("results/*/numerics-*.json"))]
     return [
-        *of(RUN, *(name for name in ids if name not in alike)),
-        *of("plot {} -o out/plot.svg\nexplain {}\nexport {} --per cell", *alike),
-        *of(SLIDES, "cpu-20261123-025926"),
-        *of(PAIR, *pairs),
-        *of(KINDS + REPORT, *(name for name in ids if name.startswith(("networks", "scaling")))),
-        *of(DIFF, f"{pairs[0]} --bs 8", f"{pairs[1]} --bs 8 --config fp32*"),
+        *command_lines(RUN, *(name for name in ids if name not in alike)),
+        *command_lines("plot {} -o out/plot.svg\nexplain {}\nexport {} --per cell", *alike),
+        *command_lines(SLIDES, "cpu-20261123-025926"),
+        *command_lines(PAIR, *pairs),
+        *command_lines(KINDS + REPORT, *(name for name in ids if name.startswith(("networks", "scaling")))),
+        *command_lines(DIFF, f"{pairs[0]} --bs 8", f"{pairs[1]} --bs 8 --config fp32*"),
         "diff cpu-20261123-025926 --config fp32 --to fp32+dali --bs 8 -o out/diff.svg",
         "compare cpu-20261123-025926 cpu-20261123-025926",
         "history",
@@ -220,13 +220,13 @@ def ladders(folder: Path) -> list[str]:
     profiles = sorted(str(path.relative_to(folder)) for path in folder.rglob("profile-*"))
     first, *_, last = profiles
     return [
-        *of(RUN + REPORT, "run/run.jsonl"),
-        *of("claims {}\nexplain {}", "run"),
-        *of(SLIDES, "run/run.jsonl"),
-        *of(PAIR, "before.jsonl run/run.jsonl"),
-        *of(DIFF, "before.jsonl run/run.jsonl --config fp16* --bs 8"),
+        *command_lines(RUN + REPORT, "run/run.jsonl"),
+        *command_lines("claims {}\nexplain {}", "run"),
+        *command_lines(SLIDES, "run/run.jsonl"),
+        *command_lines(PAIR, "before.jsonl run/run.jsonl"),
+        *command_lines(DIFF, "before.jsonl run/run.jsonl --config fp16* --bs 8"),
         "report run/run.jsonl --compare before.jsonl -o out/report.html",
-        *of(TIMELINES, first, last, " ".join(profiles)),
+        *command_lines(TIMELINES, first, last, " ".join(profiles)),
         f"diff {first} {last} -o out/diff.svg",
         f"diff {first} {last} --json",
         f"claims run/run.jsonl {' '.join(profiles)}",
@@ -251,9 +251,9 @@ def edges(folder: Path) -> list[str]:
         keep(folder / f"{name}.jsonl", getattr(reports, name)().records)
     ceilings(folder, "amd-epyc-2cpu-2")
     return [
-        *of(RUN + REPORT, "single.jsonl", "failed.jsonl", "no_ladder.jsonl"),
-        *of(KINDS, "single.jsonl"),
-        *of(PAIR + DIFF, "single.jsonl no_ladder.jsonl"),
+        *command_lines(RUN + REPORT, "single.jsonl", "failed.jsonl", "no_ladder.jsonl"),
+        *command_lines(KINDS, "single.jsonl"),
+        *command_lines(PAIR + DIFF, "single.jsonl no_ladder.jsonl"),
     ]
 
 
@@ -265,7 +265,10 @@ def many(folder: Path) -> list[str]:
     keep(folder / "configs.jsonl", reports.many_configs(1).records)
     ceilings(folder, *(f"machine-{number}-2" for number in range(4)))
     commands = "plot {} --kind ladder -o out/ladder.svg\nexplain {}\nclaims {} --json\nhistory {}\n" + REPORT
-    return [*of(commands, "machines.jsonl", "configs.jsonl"), "plot machines.jsonl --by machine -o out/machines.svg"]
+    return [
+        *command_lines(commands, "machines.jsonl", "configs.jsonl"),
+        "plot machines.jsonl --by machine -o out/machines.svg",
+    ]
 
 
 def ranks(folder: Path) -> list[str]:
@@ -302,9 +305,9 @@ def ranks(folder: Path) -> list[str]:
     )
     ceilings(folder, "amd-epyc-2cpu-2", "tesla-v100")
     return [
-        *of(RUN + REPORT, "ranks.jsonl"),
-        *of(RUN, "gpus.jsonl")[:7],
-        *of(KINDS, "ranks.jsonl", "gpus.jsonl"),
+        *command_lines(RUN + REPORT, "ranks.jsonl"),
+        *command_lines(RUN, "gpus.jsonl")[:7],
+        *command_lines(KINDS, "ranks.jsonl", "gpus.jsonl"),
         "compare ranks.jsonl gpus.jsonl --allow all,missing",
     ]
 
@@ -341,8 +344,8 @@ def gpus(folder: Path) -> list[str]:
                 times_s = factories.make_step_times(step_s, seed=trial + place)
                 clocks = (1380, 1380, 900 if trial == 1 else 1380)
                 samples = tuple(
-                    GpuSample(float(at), mhz, 877, 250.0 + at, 60 + at, 4 * (mhz < 1000), 90, 8 * 2**30, 250.0 * at)
-                    for at, mhz in enumerate(clocks)
+                    GpuSample(float(s), mhz, 877, 250.0 + s, 60 + s, 4 * (mhz < 1000), 90, 8 * 2**30, 250.0 * s)
+                    for s, mhz in enumerate(clocks)
                 )
                 watched = GpuSamples(
                     state=GpuState(power_limit_w=300.0, sm_clock_set_mhz=1380, ecc=True, mig=False),
@@ -374,12 +377,12 @@ def gpus(folder: Path) -> list[str]:
     ceilings(folder, "tesla-v100-sxm2-16gb", "amd-epyc-2cpu-2")
     allowed = "v100.jsonl virtual.jsonl --allow all"
     return [
-        *of(RUN + REPORT, "v100.jsonl", "others.jsonl"),
-        *of(RUN, "virtual.jsonl")[:10],
+        *command_lines(RUN + REPORT, "v100.jsonl", "others.jsonl"),
+        *command_lines(RUN, "virtual.jsonl")[:10],
         "report virtual.jsonl -o out/report.html",
-        *of(PAIR, "slower.jsonl v100.jsonl"),
-        *of(DIFF, "slower.jsonl v100.jsonl --bs 32 --config fp16*"),
-        *of(PAIR, allowed),
+        *command_lines(PAIR, "slower.jsonl v100.jsonl"),
+        *command_lines(DIFF, "slower.jsonl v100.jsonl --bs 32 --config fp16*"),
+        *command_lines(PAIR, allowed),
         "compare v100.jsonl virtual.jsonl",
     ]
 
@@ -390,7 +393,9 @@ def verdicts(folder: Path) -> list[str]:
 
     with mock.patch.object(comparisons, "compare", lambda base, current, *_: (base, current)):
         base, current = comparisons.one_of_each()
-        sides = {"each": (base, [msgspec.structs.replace(one, run_id="after") for one in current])}
+        sides = {
+            "each": (base, [msgspec.structs.replace(current_record, run_id="after") for current_record in current])
+        }
         # Those are records as they were read.
         sides |= {f"nasty{n}": comparisons.nasty(text) for n, text in enumerate(comparisons.NASTY)}
     for name, both in sides.items():
@@ -402,15 +407,15 @@ def verdicts(folder: Path) -> list[str]:
     nasty = [
         line
         for name in files
-        for line in of(plain, f"{files[name]} --allow all")
+        for line in command_lines(plain, f"{files[name]} --allow all")
         if name != "each" and ("json" not in line.rpartition("--format")[2] or name == "nasty4")
     ]
     return [
-        *of(PAIR, files["each"]),
+        *command_lines(PAIR, files["each"]),
         "compare each-base.jsonl each-current.jsonl --threshold 20% --allow missing",
         "report each-current.jsonl --compare each-base.jsonl -o out/report.html",
         *nasty,
-        *(line for name in files if name != "each" for line in of(DIFF, files[name])[:1]),
+        *(line for name in files if name != "each" for line in command_lines(DIFF, files[name])[:1]),
         f"compare {files['nasty0']}",
         "report nasty0-current.jsonl --compare nasty0-base.jsonl -o out/report.html",
     ]
@@ -428,14 +433,14 @@ def commits(folder: Path) -> list[str]:
     )
     keep(folder / "others.jsonl", histories.over_commits([40, 40, 40, 30, 30, 41], "fp16", environments=other))
     keep(folder / "one.jsonl", histories.over_commits([40], trials=1))
-    every = "steady.jsonl loss.jsonl others.jsonl"
+    names = "steady.jsonl loss.jsonl others.jsonl"
     return [
-        f"history {every} -o out/history.svg",
-        f"history {every} --json",
+        f"history {names} -o out/history.svg",
+        f"history {names} --json",
         "history loss.jsonl --threshold 15%",
         "history others.jsonl --allow os,libraries -o out/history.svg",
         "history one.jsonl -o out/history.svg",
-        *of(RUN, "loss.jsonl")[:7],
+        *command_lines(RUN, "loss.jsonl")[:7],
         "report loss.jsonl -o out/report.html",
     ]
 
@@ -593,11 +598,11 @@ def open_session(cell):
 
 
 TIMELESS = mock.patch("time.monotonic", lambda: 1000.0)
-"""What is said of the time to come depends on the time that went."""
+"""A stopped clock, because estimates of the remaining time depend on the time passed."""
 
 
 def stand_in(runner: Any, jobs: Iterable[Any]) -> Iterator[Any]:
-    """In place of `Runner.run`, which starts processes: trials as fast as their config, side and step say."""
+    """Yield made-up records in place of `Runner.run`; their speed depends on config, side and step."""
     import factories
     import recordings
 
@@ -627,7 +632,7 @@ def stand_in(runner: Any, jobs: Iterable[Any]) -> Iterator[Any]:
 
 
 def stand_ins(runner: Any, other: Any, planned: Any, trials: Sequence[int]) -> Iterator[Any]:
-    """In place of `Runner.in_turns`."""
+    """Yield made-up records of both sides in place of `Runner.in_turns`."""
     for place, of_side in enumerate((runner, other)):
         yield place, next(of_side.run([(planned, trials[place])]))
 
@@ -761,11 +766,11 @@ def traced(_: Path) -> Iterator[Lines]:
                 continue
             key = repr((cell.model, cell.rungs, cell.cudnn.fast_batch_norm))
             if key not in done:
-                found = internal("trace")(cell, gpu.properties())
-                phases = [f"{phase.name}: {len(phase.events)}" for phase in found.step]
-                works = [f"{work!r}" for work in found.works]
+                step_trace = internal("trace")(cell, gpu.properties())
+                phases = [f"{phase.name}: {len(phase.events)}" for phase in step_trace.step]
+                works = [f"{work!r}" for work in step_trace.works]
                 done[key] = f"{name} {cell.model} {cell.config}"
-                head = [done[key], f"peak {found.peak_bytes} bytes; {', '.join(phases)}", f"{len(works)} works"]
+                head = [done[key], f"peak {step_trace.peak_bytes} bytes; {', '.join(phases)}", f"{len(works)} works"]
                 yield Lines(f"{cell.model}-{cell.config}".replace(":", "-"), [*head, *works])
 
 
@@ -788,8 +793,8 @@ def arithmetic(_: Path) -> Iterator[Lines]:
         losses = " ".join(f"{loss:.10g}" for loss in ended.losses)
         change = f"{(ended.change**2).sum() ** 0.5:.9g}"
         if "fp64" not in config:
-            apart = max(abs(loss / exact - 1) for loss, exact in zip(ended.losses, exact_losses, strict=True))
-            losses, change = ("within 2% of fp64's" if apart < 0.02 else losses), "not compared"
+            distance = max(abs(loss / exact - 1) for loss, exact in zip(ended.losses, exact_losses, strict=True))
+            losses, change = ("within 2% of fp64's" if distance < 0.02 else losses), "not compared"
         lines.append(f"{name} {config}: losses {losses}; change {change}; {len(ended.running)} statistics")
         if "fp64" in config:
             arrays = (ended.losses, ended.change, *(ended.running[name] for name in sorted(ended.running)))
@@ -803,4 +808,4 @@ _SLOW = (shipped, ladders, hostile_records, trials, many, gpus, traced)
 INPUTS: dict[str, Callable[[Path], Iterable[str | Lines]]] = {
     make.__name__: make for make in (*_SLOW, training, arithmetic, shown, ranks, commits, edges, verdicts)
 }
-"""By name, in the order in which they are begun: what takes longest first."""
+"""The groups of inputs by name, in the order in which they are started: the slowest first."""

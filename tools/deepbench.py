@@ -1,12 +1,11 @@
-"""The convolution rows of tcbench/engine/accelerators/attained.toml against DeepBench's kernels, and the best
-fractions.
+"""Compare the convolution rows of tcbench/engine/accelerators/attained.toml with DeepBench's kernels.
 
     git clone https://github.com/baidu-research/DeepBench
     uv run python tools/deepbench.py DeepBench/results/train/DeepBench_NV_V100.xlsx V100
 
-For each row: its kernels, the table's fractions, their error, and the fractions with the least error. The error is the
-mean of |log(modelled / measured)|. Kernels of less than 25 us are left out: what they cost the host is in them.
-Rows were fitted to the V100's sheet; the T4's shows how far they hold on another card.
+Prints for each row the number of kernels, the table's fractions with their error, and the fractions with the least
+error. The error is the mean of |log(modelled / measured)|. Kernels below 25 us are left out: their times include host
+overhead. The rows were fitted to the V100's sheet; the T4's shows how well they hold on another card.
 """
 
 import argparse
@@ -24,7 +23,7 @@ from tcbench.hardware import gpus
 
 LEAST_S = 25e-6
 LEAST_CHANNELS = 16
-"""Fewer are padded or handled by kernels of their own; DeepBench's cuDNN 7.6.2 did neither in fp16."""
+"""The fewest channels compared. Today fewer are padded or get special kernels; cuDNN 7.6.2 did neither in fp16."""
 WORKS = (("fprop", ConvFprop), ("dgrad", ConvDgrad), ("wgrad", ConvWgrad))
 SHEETS: tuple[tuple[str, str, DType, Layout], ...] = (
     ("FP32", "fp32", "float32", "NCHW"),
@@ -33,15 +32,15 @@ SHEETS: tuple[tuple[str, str, DType, Layout], ...] = (
 ARITHMETIC = [step / 100 for step in range(16, 200, 2)]
 MEMORY = [step / 100 for step in range(40, 96, 5)]
 SPATIAL_MEMORY = [0.9]
-"""Hardly a kernel with a larger filter is bound by memory: nothing to fit."""
+"""A fixed value, because hardly any kernel with a larger filter is memory-bound."""
 NS = {"m": "http://schemas.openxmlformats.org/spreadsheetml/2006/main"}
 
 Kernel = tuple[float, float, float]
-"""Seconds: least arithmetic, least traffic, measured."""
+"""Times in seconds: the bound by arithmetic, the bound by memory traffic, and the measured time."""
 
 
 def sheets(path: Path) -> Iterator[tuple[str, list[list[str]]]]:
-    """Name and rows of a workbook's sheets, empty cells left out."""
+    """Yield the name and the rows of each sheet of a workbook, without empty cells."""
     book = zipfile.ZipFile(path)
 
     def tree(name: str) -> ElementTree.Element:
@@ -57,7 +56,7 @@ def sheets(path: Path) -> Iterator[tuple[str, list[list[str]]]]:
 
 
 def convolutions(rows: list[list[str]], dtype: DType, layout: Layout) -> Iterator[tuple[Conv2d, list[float | None]]]:
-    """Each with its times (seconds) of fprop, dgrad and wgrad; None where one was not measured."""
+    """Yield each convolution with its times in seconds of fprop, dgrad and wgrad; None if not measured."""
     begin = next(i for i, row in enumerate(rows) if "Forward (msec)" in row)
     for row in itertools.takewhile(lambda row: len(row) > 14, rows[begin + 1 :]):
         w, h, c, n, k, s, r, pad_w, pad_h, stride_w, stride_h = (int(float(value)) for value in row[1:12])
@@ -67,8 +66,8 @@ def convolutions(rows: list[list[str]], dtype: DType, layout: Layout) -> Iterato
 
 
 def kernels(path: Path, card: gpus.GpuFile) -> dict[tuple[str, str, str], list[Kernel]]:
-    """By kind, filter and precision, as the table's rows are."""
-    found: dict[tuple[str, str, str], list[Kernel]] = {}
+    """Return DeepBench's kernels by kind, filter and precision, like the table's rows."""
+    by_row: dict[tuple[str, str, str], list[Kernel]] = {}
     for (name, rows), (says, precision, dtype, layout) in itertools.product(sheets(path), SHEETS):
         if says not in name:
             continue
@@ -80,11 +79,12 @@ def kernels(path: Path, card: gpus.GpuFile) -> dict[tuple[str, str, str], list[K
             for (kind, work), time_s in zip(WORKS, times_s, strict=True):
                 if time_s is not None and time_s > LEAST_S:
                     bounds_s = convolution_bounds_s(kind, work(conv), card)
-                    found.setdefault((kind, filter_of(conv), precision), []).append((*bounds_s, time_s))
-    return found
+                    by_row.setdefault((kind, filter_of(conv), precision), []).append((*bounds_s, time_s))
+    return by_row
 
 
 def error(measured: list[Kernel], arithmetic: float, memory: float, latency_s: float) -> float:
+    """Return the mean |log(modelled / measured)| for these fractions."""
     return statistics.mean(
         abs(math.log((max(a / arithmetic, m / memory) + latency_s) / time_s)) for a, m, time_s in measured
     )
@@ -96,11 +96,11 @@ def main() -> None:
     parser.add_argument("card", help="one of tcbench's GPUs: the one that was measured")
     arguments = parser.parse_args()
     card = gpus.load(arguments.card)
-    here = attained(card)
+    fractions_of_card = attained(card)
     print(f"{'kind':6} {'filter':17} {'':4} kernels   table's fractions: error   best: error")
     for (kind, shape, precision), measured in sorted(kernels(arguments.sheet, card).items(), key=lambda item: item[0]):
-        by_table = here.convolutions[kind, shape, "fp32" if precision == "fp32" else "fp16"]
-        latency_s = here.convolution_s
+        by_table = fractions_of_card.convolutions[kind, shape, "fp32" if precision == "fp32" else "fp16"]
+        latency_s = fractions_of_card.convolution_s
         best = min(
             itertools.product(ARITHMETIC, SPATIAL_MEMORY if "spatial" in shape else MEMORY),
             key=lambda fractions: error(measured, *fractions, latency_s),

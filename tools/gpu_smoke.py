@@ -1,13 +1,13 @@
-"""What a GPU does wrong, in two minutes: a piece of work of each kind against NumPy, and a few steps of each rung.
+"""Check a GPU in two minutes: compare a piece of work of each kind with NumPy, and run a few steps of each rung.
 
     python tools/gpu_smoke.py [--device cuda:0] [--budget SECONDS] [--out FOLDER] [PATTERN...]
 
-One line per item: ok, skipped or FAILED with the reason; PATTERNs ('conv*', 'fp16+dali*') choose among them. Nothing
-that one item does stops the others: an exception, a process that dies and one that hangs are a line each. FOLDER gets
-details.log (tracebacks, what libraries say) and the steps' records. Exit code 1 if anything failed or was not come to.
+Prints one line per item: ok, skipped or FAILED with the reason. PATTERNs ('conv*', 'fp16+dali*') select items. No item
+can stop the others: an exception, a crash and a hang each become a line. FOLDER gets details.log (tracebacks, messages
+of libraries) and the steps' records. The exit code is 1 if any item failed or was not run.
 
-Steps are trials of `tcbench run` on gpu_smoke.toml, each in processes of its own. Pieces of work share one process,
-which is replaced when it has died, hangs, or its GPU answers no more. Pieces of work always go to the first GPU.
+Steps are trials of `tcbench run` on gpu_smoke.toml, each in its own process. Pieces of work share one process, which is
+replaced if it dies, hangs, or loses its GPU. Pieces of work always run on the first GPU.
 """
 
 import argparse
@@ -33,16 +33,16 @@ from typing import Any
 
 TOOLS = Path(__file__).resolve().parent
 SCENARIO = TOOLS / "gpu_smoke.toml"
-# The references and what the GPU tests share.
+# The references and helpers of the GPU tests.
 sys.path[:0] = [str(TOOLS.parent / "tests")]
 START_S = 90
-"""For imports, and to find out what work there is."""
+"""The time limit for imports and for listing the work."""
 LANES = 6
-"""Trials at a time. Nothing is timed."""
+"""The most trials at a time; nothing is timed."""
 
 
 class Smoke:
-    """What was found, said line by line. For several threads."""
+    """A thread-safe report that prints and counts results line by line."""
 
     def __init__(self, budget_s: float, item_s: float, out: Path) -> None:
         self.item_s = item_s
@@ -73,7 +73,7 @@ def one_line(text: str) -> str:
 
 
 def cause_of(error: BaseException) -> str:
-    """The error and the place in our code that it came through last."""
+    """Return the error and its innermost place in our code."""
     frames = [f for f in traceback.extract_tb(error.__traceback__) if "site-packages" not in f.filename]
     where = f" ({Path(frames[-1].filename).name}:{frames[-1].lineno})" if frames else ""
     return f"{type(error).__name__}: {error}{where}"
@@ -83,22 +83,24 @@ def cause_of(error: BaseException) -> str:
 
 
 def works(patterns: list[str]) -> list[tuple[str, Any]]:
-    """The smallest work of each kind, dtype, layout and way to be done, by label."""
+    """Return the smallest work of each kind, dtype, layout and method, with its label."""
     from gpu import THROUGH_TABLES, all_works
 
     kinds: dict[object, Any] = {}
     for work in sorted(all_works(), key=lambda work: work.bytes):
         if isinstance(work, THROUGH_TABLES):  # the steps have them
             continue
-        of = next((getattr(work, name) for name in ("conv", "norm", "pool") if hasattr(work, name)), None)
-        form = [getattr(of, name, None) for name in ("layout", "math", "after")]
+        description = next((getattr(work, name) for name in ("conv", "norm", "pool") if hasattr(work, name)), None)
+        form = [getattr(description, name, None) for name in ("layout", "math", "after")]
         kinds.setdefault((work.name, work.operands[0].dtype, *form, getattr(work, "persistent", None)), work)
     return [(work.label, work) for work in kinds.values() if chosen(work.label, patterns)]
 
 
 def do_works(pipe: Connection, details: Path, patterns: list[str], todo: dict[str, Any] | None) -> None:
-    """In a process of its own: ("there", works by name) where `todo` does not say, then ("begins", name) and
-    ("ok", name) or ("FAILED", name, reason, details) for each, and ("over",); or ("broken", reason, details)."""
+    """Check pieces of work in a separate process, and send messages through `pipe`.
+
+    If `todo` is None, the first message is ("there", works by name). Each work sends ("begins", name), then
+    ("ok", name) or ("FAILED", name, reason, details). The last message is ("over",) or ("broken", reason, details)."""
     os.dup2(os.open(details, os.O_WRONLY | os.O_APPEND), 2)
     faulthandler.enable()
     try:
@@ -118,7 +120,7 @@ def do_works(pipe: Connection, details: Path, patterns: list[str], todo: dict[st
                     pipe.send(("ok", name))
                 except Exception as error:
                     pipe.send(("FAILED", name, cause_of(error), traceback.format_exc()))
-                    # After an illegal address no call works in this process any more: then this raises.
+                    # After an illegal address every call in this process fails, so this raises.
                     accelerator.download(accelerator.upload(np.zeros(8, np.float32)))
         pipe.send(("over",))
     except Exception as error:
@@ -126,32 +128,32 @@ def do_works(pipe: Connection, details: Path, patterns: list[str], todo: dict[st
 
 
 def check_works(smoke: Smoke, patterns: list[str]) -> None:
-    """Every piece of work, in as many processes as that takes."""
+    """Check every piece of work, and replace the process whenever it breaks."""
     todo: dict[str, Any] | None = None
     while smoke.left_s > 0 and todo != {}:
-        at, come_to = None, 0
+        running, n_begun = None, 0
         with worker(smoke.details_path, patterns, todo) as (process, pipe):
-            what, *told = receive(process, pipe, smoke, START_S)
-            while what in ("there", "begins", "ok", "FAILED"):
-                if what == "there":
-                    todo = told[0]
-                elif what == "begins":
-                    at, come_to = told[0], come_to + 1
+            message, *details = receive(process, pipe, smoke, START_S)
+            while message in ("there", "begins", "ok", "FAILED"):
+                if message == "there":
+                    todo = details[0]
+                elif message == "begins":
+                    running, n_begun = details[0], n_begun + 1
                 else:
                     assert todo is not None
-                    del todo[told[0]]
-                    smoke.say(told[0], what, *told[1:])
-                    at = None
-                what, *told = receive(process, pipe, smoke, smoke.item_s)
-        if what == "over":
+                    del todo[details[0]]
+                    smoke.say(details[0], message, *details[1:])
+                    running = None
+                message, *details = receive(process, pipe, smoke, smoke.item_s)
+        if message == "over":
             return
         if smoke.left_s <= 0:
             break
-        if at is not None and todo is not None:
-            del todo[at]
-            smoke.say(at, "FAILED", *told)
-        elif come_to == 0:
-            smoke.say("pieces of work", "FAILED", *told)
+        if running is not None and todo is not None:
+            del todo[running]
+            smoke.say(running, "FAILED", *details)
+        elif n_begun == 0:
+            smoke.say("pieces of work", "FAILED", *details)
             return
     for name in ["pieces of work"] if todo is None else todo:
         smoke.no_time(name)
@@ -159,11 +161,12 @@ def check_works(smoke: Smoke, patterns: list[str]) -> None:
 
 @contextlib.contextmanager
 def worker(details: Path, patterns: list[str], todo: dict[str, Any] | None) -> Iterator[tuple[BaseProcess, Connection]]:
+    """Run `do_works` in a process, and kill it at the end."""
     context = multiprocessing.get_context("spawn")
-    pipe, theirs = context.Pipe()
-    process = context.Process(target=do_works, args=(theirs, details, patterns, todo), daemon=True)
+    pipe, worker_end = context.Pipe()
+    process = context.Process(target=do_works, args=(worker_end, details, patterns, todo), daemon=True)
     process.start()
-    theirs.close()
+    worker_end.close()
     try:
         yield process, pipe
     finally:
@@ -172,7 +175,7 @@ def worker(details: Path, patterns: list[str], todo: dict[str, Any] | None) -> I
 
 
 def receive(process: BaseProcess, pipe: Connection, smoke: Smoke, limit_s: float) -> tuple[Any, ...]:
-    """What the process says next, or why it says nothing more."""
+    """Return the process's next message, or ("died", reason) or ("hangs", reason)."""
     try:
         if pipe.poll(max(0.0, min(limit_s, smoke.left_s))):
             return tuple(pipe.recv())
@@ -194,16 +197,16 @@ def tcbench(device: str, *options: str) -> list[str]:
 
 
 def configs(device: str) -> list[tuple[str, str | None]]:
-    """The scenario's configs, each with the reason why it is skipped, or None. Raises RuntimeError."""
+    """Return the scenario's configs, each with its reason to be skipped or None. Raises RuntimeError."""
     command = tcbench(device, "--config", "*", "--dry-run", "--json")
-    asked = subprocess.run(command, capture_output=True, text=True, timeout=START_S)
-    if asked.returncode:
-        raise RuntimeError(asked.stderr)
-    return [(cell["config"], cell["skip_reason"]) for cell in json.loads(asked.stdout)["cells"]]
+    listing = subprocess.run(command, capture_output=True, text=True, timeout=START_S)
+    if listing.returncode:
+        raise RuntimeError(listing.stderr)
+    return [(cell["config"], cell["skip_reason"]) for cell in json.loads(listing.stdout)["cells"]]
 
 
 def check_step(smoke: Smoke, device: str, config: str, out: Path) -> None:
-    """A trial of one config; its record tells how it ended."""
+    """Run a trial of one config, and report the outcome in its record."""
     if smoke.left_s <= 0:
         smoke.no_time(config)
         return
@@ -218,8 +221,8 @@ def check_step(smoke: Smoke, device: str, config: str, out: Path) -> None:
         return
     records = [json.loads(line) for path in folder.glob("*/*.jsonl") for line in path.open(encoding="utf-8")]
     if not records:
-        said = (done.stderr.strip() or done.stdout.strip()).splitlines()
-        smoke.say(config, "FAILED", said[-1] if said else ending(done.returncode), done.stdout + done.stderr)
+        output = (done.stderr.strip() or done.stdout.strip()).splitlines()
+        smoke.say(config, "FAILED", output[-1] if output else ending(done.returncode), done.stdout + done.stderr)
         return
     status, reason = records[-1]["status"], records[-1].get("reason") or ""
     verdict = status if status in ("ok", "skipped") else "FAILED"
@@ -232,18 +235,19 @@ def check_step(smoke: Smoke, device: str, config: str, out: Path) -> None:
 
 
 def check_steps(smoke: Smoke, device: str, patterns: list[str], out: Path) -> None:
+    """Run the steps of all selected configs, several at a time."""
     try:
-        found = [(name, why) for name, why in configs(device) if chosen(name, patterns)]
+        selected = [(name, skip_reason) for name, skip_reason in configs(device) if chosen(name, patterns)]
     except Exception as error:
         smoke.say("steps", "FAILED", str(error), traceback.format_exc())
         return
     with concurrent.futures.ThreadPoolExecutor(max(1, min(LANES, (os.cpu_count() or 1) // 2))) as lanes:
         trials = {}
-        for name, why in found:
-            if why is None:
+        for name, skip_reason in selected:
+            if skip_reason is None:
                 trials[lanes.submit(check_step, smoke, device, name, out)] = name
             else:
-                smoke.say(name, "skipped", why)
+                smoke.say(name, "skipped", skip_reason)
         for trial in concurrent.futures.as_completed(trials):
             mishap = trial.exception()
             if mishap is not None:
@@ -263,14 +267,14 @@ def main() -> int:
     )
     parser.add_argument("--out", type=Path, default=None, help="default: a new folder under the temporary ones")
     parser.add_argument("patterns", nargs="*", metavar="PATTERN")
-    given = parser.parse_args()
-    out: Path = given.out or Path(tempfile.mkdtemp(prefix="gpu_smoke-"))
+    options = parser.parse_args()
+    out: Path = options.out or Path(tempfile.mkdtemp(prefix="gpu_smoke-"))
     out.mkdir(parents=True, exist_ok=True)
-    smoke = Smoke(given.budget, given.item_seconds, out)
-    steps = threading.Thread(target=check_steps, args=(smoke, given.device, given.patterns, out), daemon=True)
+    smoke = Smoke(options.budget, options.item_seconds, out)
+    steps = threading.Thread(target=check_steps, args=(smoke, options.device, options.patterns, out), daemon=True)
     steps.start()
-    if given.device != "cpu":
-        check_works(smoke, given.patterns)
+    if options.device != "cpu":
+        check_works(smoke, options.patterns)
     steps.join()
     print(", ".join(f"{count} {verdict}" for verdict, count in smoke.counts.items()) + f"; more in {out}")
     return 1 if smoke.counts["FAILED"] else 0

@@ -1,19 +1,19 @@
 #!/usr/bin/env python3
-"""Does any test find them? About 300 faults, planted one at a time.
+"""Mutation testing: plant about 300 faults, one at a time, and see whether a test finds each.
 
     tools/planted.py draw --seed 1 >tests/planted.jsonl    draw faults by the rule of planted_rule.py
-    tools/planted.py run [--sample N] [--jobs 2]           plant those that have no result yet
-    tools/planted.py report [--before FILE]                found or not, by room; exit code 1 where fewer are found
+    tools/planted.py run [--sample N] [--jobs 2]           plant the faults that have no result yet
+    tools/planted.py report [--before FILE]                outcomes by room; exit code 1 if fewer are found than before
 
-tests/planted.jsonl is frozen, and results/planted.tsv says what found each. A fault whose code is gone is replaced, in
-its line of the file, by one of the same rule in the code that took over: `draw --count 1 --under tcbench.ROOM.MODULE`.
-results/planted-seed2-*.tsv are of others, drawn by seed 2 in the code of 0.1.0 and in that of 2026-11-27.
+tests/planted.jsonl is frozen; results/planted.tsv has the test that found each fault. If the code of a fault is gone,
+replace its line by a fault in the code that took over: `draw --count 1 --under tcbench.ROOM.MODULE`.
+results/planted-seed2-*.tsv are the results of other faults, drawn by seed 2 in the code of 0.1.0 and of 2026-11-27.
 
-Tests run in clones of what is committed, under build/planted. The suite runs once under coverage for each state of the
-code, to say which test files reach each fault (minutes: twice the suite's). `run` takes those, first the ones with the
-module's name, then the quickest, up to BUDGET_S seconds of them. The first that fails ends a fault, and so does a run
-that takes five times as long as it should. A fault may kill every process that it sees, or remove every file: what runs
-with one sees its own processes alone and writes to its clone alone (unshare(1), mount(8): Linux).
+Tests run in clones of the committed code, under build/planted. For each state of the code the suite runs once under
+coverage, to find the test files that reach each fault (this takes twice the suite's time). `run` then runs these files,
+first those with the module's name, then the fastest, up to BUDGET_S seconds. A fault is found when the first test fails
+or when the tests take five times as long as usual. A fault might kill other processes or delete files, so tests see
+only their own processes and can write only to their clone (unshare(1) and mount(8), on Linux).
 """
 
 import argparse
@@ -42,7 +42,7 @@ RESULTS = ROOT / "results" / "planted.tsv"
 WORK = ROOT / "build" / "planted"
 BUDGET_S = 60.0
 MARKED = "not slow and not plans and not gpu and not faults and not readme"
-"""The tests that look for a fault: the README's command's, and the long ones."""
+"""The marks of the tests that look for a fault: those of the README's command, and the long ones."""
 OF_THIS_ENVIRONMENT = {"VIRTUAL_ENV", "UV_PROJECT_ENVIRONMENT", "UV_NO_SYNC", "PYTHONPATH"}
 ALONE = ["unshare", "--mount", "--pid", "--fork", "--mount-proc", *["--map-root-user"][: os.geteuid()]]
 ALONE += ["sh", "-ec", 'mount --bind . .; mount -t tmpfs t /tmp; mount -o remount,bind,ro /; cd "$PWD"; "$@"', "-"]
@@ -60,11 +60,12 @@ disable_warnings = no-data-collected, module-not-measured, module-not-imported, 
 
 
 def frozen() -> list[Fault]:
+    """Return the faults of tests/planted.jsonl."""
     return [Fault(**json.loads(line)) for line in FROZEN.read_text("utf-8").splitlines()]
 
 
 def ask(words: list[Any], folder: Path, limit_s: float | None = None, **more: str) -> tuple[int | None, str]:
-    """A command's exit code, None past its limit, and what it prints; it runs in that folder's environment."""
+    """Run a command in a folder and its environment; return the exit code (None on a timeout) and the output."""
     env = {key: value for key, value in os.environ.items() if key not in OF_THIS_ENVIRONMENT} | more
     running = subprocess.Popen(words, cwd=folder, env=env, text=True, start_new_session=True, stdout=-1, stderr=-2)
     try:
@@ -77,6 +78,7 @@ def ask(words: list[Any], folder: Path, limit_s: float | None = None, **more: st
 
 
 def must(words: list[Any], folder: Path, **more: str) -> str:
+    """Run a command and return its output; exit if it fails."""
     code, output = ask(words, folder, **more)
     if code != 0:
         sys.exit(f"{' '.join(map(str, words))}: exit code {code}\n{output}")
@@ -84,7 +86,7 @@ def must(words: list[Any], folder: Path, **more: str) -> str:
 
 
 def clone(number: int) -> Path:
-    """A clone of what is committed, with an environment of its own."""
+    """Return a clone of the committed code with its own environment."""
     tree = WORK / f"tree{number}"
     if not tree.exists():
         must(["git", "clone", "--quiet", ROOT, tree], ROOT)
@@ -98,7 +100,7 @@ def clone(number: int) -> Path:
 
 
 class Recorder:
-    """A plugin of pytest: tells coverage the test file; keeps each file's seconds, and what fails without a fault."""
+    """A pytest plugin that records coverage by test file, each file's seconds, and tests that fail without a fault."""
 
     def __init__(self) -> None:
         self.seconds: Counter[str] = Counter()
@@ -117,8 +119,8 @@ class Recorder:
 
     def pytest_sessionfinish(self, session: Any) -> None:
         if not hasattr(session.config, "workerinput"):
-            found = {"seconds": self.seconds, "failed": self.failed}
-            (session.config.rootpath.parent / "suite.json").write_text(json.dumps(found), "utf-8")
+            summary = {"seconds": self.seconds, "failed": self.failed}
+            (session.config.rootpath.parent / "suite.json").write_text(json.dumps(summary), "utf-8")
 
 
 def pytest_configure(config: Any) -> None:
@@ -126,10 +128,10 @@ def pytest_configure(config: Any) -> None:
 
 
 def suite() -> dict[str, Any]:
-    """Test files by the fault that they reach, their seconds, and tests that fail without a fault."""
+    """Return the test files that reach each fault, the seconds of each file, and tests that fail without a fault."""
     tree, tools = clone(0), str(Path(__file__).parent)
-    kept = WORK / f"suite-{must(['git', 'rev-parse', '--short', 'HEAD:tcbench'], tree)}.json"
-    if not kept.exists():
+    cached = WORK / f"suite-{must(['git', 'rev-parse', '--short', 'HEAD:tcbench'], tree)}.json"
+    if not cached.exists():
         shutil.rmtree(WORK / "coverage", ignore_errors=True)
         (WORK / "coveragerc").write_text(COVERAGE, "utf-8")
         coverage, rc = tree / ".venv" / "bin" / "coverage", "--rcfile=../coveragerc"
@@ -137,15 +139,15 @@ def suite() -> dict[str, Any]:
         words = ["-m", MARKED, "-p", "planted", "-q", "-n", "2"]
         ask([coverage, "run", rc, "-m", "pytest", *words], tree, PYTHONPATH=tools)
         must([coverage, "combine", rc, "--quiet"], tree)
-        code = f"import planted, pathlib; planted.reach(pathlib.Path({str(kept)!r}))"
+        code = f"import planted, pathlib; planted.reach(pathlib.Path({str(cached)!r}))"
         must([tree / ".venv" / "bin" / "python", "-c", code], tree, PYTHONPATH=tools)
-    return json.loads(kept.read_text("utf-8"))
+    return json.loads(cached.read_text("utf-8"))
 
 
-def reach(kept: Path) -> None:
-    """From what coverage measured: the test files that run each fault's statement.
+def reach(target: Path) -> None:
+    """Write the test files that run each fault's statement, from the measured coverage, to `target`.
 
-    What a module or a class defines is read elsewhere: there, the files that run any function that names it.
+    For a definition in a module or a class, these are the files that run any function which uses its name.
     """
     from coverage import CoverageData
 
@@ -173,13 +175,13 @@ def reach(kept: Path) -> None:
             for file in ran(module, owner.body[0].lineno, owner.end_lineno)
         }
 
-    found = json.loads((WORK / "suite.json").read_text("utf-8")) | {"reach": {}}
-    # Some fail under coverage only.
-    found["failed"] = found["failed"] and failing(WORK / "tree0", found["failed"], 3600)
+    summary = json.loads((WORK / "suite.json").read_text("utf-8")) | {"reach": {}}
+    # Some tests fail only under coverage.
+    summary["failed"] = summary["failed"] and failing(WORK / "tree0", summary["failed"], 3600)
     for fault in frozen():
-        if not (at := place(fault, modules)):
+        if not (location := place(fault, modules)):
             continue
-        module, edit = at
+        module, edit = location
         statement: Any = edit.statement
         if isinstance(statement, FUNCTIONS):  # a default
             files = ran(module, statement.body[0].lineno, statement.end_lineno)
@@ -189,14 +191,15 @@ def reach(kept: Path) -> None:
             targets = re.match(r"[\w, ]+", module.source.splitlines()[statement.lineno - 1].strip())
             names = r"\b(" + "|".join(re.findall(r"\w+", targets[0] if targets else "")) + r")\b"
             files = readers(modules.values(), names) or readers([module], "")
-        found["reach"][fault.id] = sorted(files)
-    kept.write_text(json.dumps(found), "utf-8")
+        summary["reach"][fault.id] = sorted(files)
+    target.write_text(json.dumps(summary), "utf-8")
 
 
 # -------------------------------------------------------------------------------------------------- which test finds it
 
 
 def results(path: Path) -> dict[str, dict[str, str]]:
+    """Return the rows of a file of results by fault."""
     if not path.exists():
         return {}
     with path.open(encoding="utf-8", newline="") as file:
@@ -204,18 +207,18 @@ def results(path: Path) -> dict[str, dict[str, str]]:
 
 
 def chosen(module: Module, files: list[str], seconds: dict[str, float], tree: Path) -> tuple[list[str], ...]:
-    """Test files in their order and in three parts: those with the module's name, others, and beyond the budget."""
+    """Return the test files in order, in three parts: those with the module's name, others, those over the budget."""
     mirrors = f"test_{module.name.rpartition('.')[2].strip('_')}.py"
-    own = {str(path.relative_to(tree)) for path in (tree / "tests").rglob(mirrors)}
+    mirrored = {str(path.relative_to(tree)) for path in (tree / "tests").rglob(mirrors)}
     total_s, parts = 0.0, ([], [], [])
-    for file in sorted(own.union(files), key=lambda file: (file not in own, seconds.get(file, 1.0))):
+    for file in sorted(mirrored.union(files), key=lambda file: (file not in mirrored, seconds.get(file, 1.0))):
         total_s += seconds.get(file, 1.0)
-        parts[2 if total_s > BUDGET_S and any(parts) else 0 if file in own else 1].append(file)
+        parts[2 if total_s > BUDGET_S and any(parts) else 0 if file in mirrored else 1].append(file)
     return parts
 
 
 def failing(tree: Path, tests: list[str], limit_s: float, *options: str) -> list[str]:
-    """Which of these tests fail; "timeout" where they take too long."""
+    """Return the tests among these that fail, or ["timeout"] if they take too long."""
     words = ["-n", "0", "-q", "--tb=no", "-rfE", "-p", "no:cacheprovider", "--hypothesis-seed=0", "-m", MARKED]
     code, output = ask([*ALONE, tree / ".venv" / "bin" / "pytest", *words, *options, *tests], tree, limit_s)
     if code in (0, 5):  # 5: no test of these is in the default suite
@@ -227,41 +230,46 @@ def failing(tree: Path, tests: list[str], limit_s: float, *options: str) -> list
 
 
 def plant(fault: Fault, tree: Path, suite: dict[str, Any]) -> dict[str, Any]:
-    """Plants one fault in a clone, runs tests until one fails, and takes it out again."""
+    """Plant one fault in a clone, run tests until one fails, and remove it again; return the result's columns."""
     began = time.monotonic()
     files = suite["reach"].get(fault.id, [])
-    if not (at := place(fault, package(tree))):
+    if not (location := place(fault, package(tree))):
         return {"outcome": "unplaceable"}
-    module, edit = at
-    by, ran = "", 0
+    module, edit = location
+    killers, ran = "", 0
     *parts, beyond = chosen(module, files, suite["seconds"], tree)
     try:
         write(module.path, edit.apply(module.source))
         for some in parts:
-            if some and not by:
+            if some and not killers:
                 limit_s = 60 + 5 * sum(suite["seconds"].get(file, 1.0) for file in some)
                 unfit = (f"--deselect={test}" for test in suite["failed"])
-                by = "".join(failing(tree, some, limit_s, "-x", *unfit))
+                killers = "".join(failing(tree, some, limit_s, "-x", *unfit))
                 ran += len(some)
     finally:
         write(module.path, module.source)
-    outcome = "killed" if by else "survived" if files else "unreached"
+    outcome = "killed" if killers else "survived" if files else "unreached"
     seconds = f"{time.monotonic() - began:.1f}"
-    return {"outcome": outcome, "by": by, "seconds": seconds, "files": f"{ran} of {sum(map(len, (*parts, beyond)))}"}
+    return {
+        "outcome": outcome,
+        "by": killers,
+        "seconds": seconds,
+        "files": f"{ran} of {sum(map(len, (*parts, beyond)))}",
+    }
 
 
 def write(path: Path, text: str) -> None:
-    """A module's text. Its bytecode goes: a change of no length within a second would not be seen."""
+    """Write a module and delete its bytecode: Python would miss a change of equal length within a second."""
     path.write_text(text, "utf-8")
     for compiled in path.parent.glob(f"__pycache__/{path.stem}.*.pyc"):
         compiled.unlink()
 
 
 def run(sample: int | None, jobs: int, out: Path) -> None:
-    """Plants the faults that `out` does not have yet, and adds a row for each as it comes."""
+    """Plant the faults that are not in `out` yet, and append a row for each."""
     done = results(out)
     waiting = [fault for fault in frozen() if fault.id not in done][:sample]
-    known = suite()
+    measured = suite()
     trees: Queue[Path] = Queue()
     for number in range(jobs):
         tree = clone(number)
@@ -269,10 +277,10 @@ def run(sample: int | None, jobs: int, out: Path) -> None:
         trees.put(tree)
     commit = must(["git", "rev-parse", "--short", "HEAD"], ROOT)
 
-    def one(fault: Fault) -> None:
+    def run_fault(fault: Fault) -> None:
         tree = trees.get()
         try:
-            row = {"fault": fault.id, **plant(fault, tree, known), "commit": commit}
+            row = {"fault": fault.id, **plant(fault, tree, measured), "commit": commit}
         finally:
             trees.put(tree)
         with out.open("a", encoding="utf-8") as file:
@@ -282,11 +290,11 @@ def run(sample: int | None, jobs: int, out: Path) -> None:
     if not done:
         out.write_text("\t".join(COLUMNS) + "\n", "utf-8")
     with ThreadPoolExecutor(jobs) as pool:
-        list(pool.map(one, waiting))
+        list(pool.map(run_fault, waiting))
 
 
 def report(out: Path, before: Path) -> int:
-    """Prints outcomes by room, then what was found before and is not any more."""
+    """Print outcomes by room and the faults that are no longer found; return whether there are any."""
     done = results(out)
     rooms: dict[str, Counter[str]] = defaultdict(Counter)
     for fault in frozen():
@@ -294,9 +302,9 @@ def report(out: Path, before: Path) -> int:
     for room, counts in [*sorted(rooms.items()), ("all", sum(rooms.values(), Counter()))]:
         words = ", ".join(f"{number} {outcome}" for outcome, number in sorted(counts.items()))
         print(f"{room:13} {counts['killed'] / counts.total():4.0%} of {counts.total():3}: {words}")
-    found = {id_: row["by"] for id_, row in results(before).items() if row["outcome"] == "killed"}
-    lost = [id_ for id_, row in done.items() if row["outcome"] != "killed" and id_ in found]
-    print(*(f"lost: {id_}\n  was found by {found[id_]}" for id_ in lost), sep="\n")
+    finders = {id_: row["by"] for id_, row in results(before).items() if row["outcome"] == "killed"}
+    lost = [id_ for id_, row in done.items() if row["outcome"] != "killed" and id_ in finders]
+    print(*(f"lost: {id_}\n  was found by {finders[id_]}" for id_ in lost), sep="\n")
     return bool(lost)
 
 
@@ -312,14 +320,14 @@ def main() -> int:
     reporting.add_argument("--before", type=Path, default=RESULTS)
     for subparser in (running, reporting):
         subparser.add_argument("--results", type=Path, default=RESULTS)
-    asked = parser.parse_args()
-    if asked.command == "draw":
-        for fault in draw(package(ROOT), asked.seed, asked.count, asked.under):
+    options = parser.parse_args()
+    if options.command == "draw":
+        for fault in draw(package(ROOT), options.seed, options.count, options.under):
             print(json.dumps(vars(fault), ensure_ascii=False))
-    elif asked.command == "report":
-        return report(asked.results, asked.before)
+    elif options.command == "report":
+        return report(options.results, options.before)
     else:
-        run(asked.sample, asked.jobs, asked.results)
+        run(options.sample, options.jobs, options.results)
     return 0
 
 

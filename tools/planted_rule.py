@@ -1,12 +1,12 @@
-"""The rule by which tools/planted.py draws faults, how each is named, and where it is after code has moved.
+"""The rule by which tools/planted.py draws faults, names them, and finds them again after code has moved.
 
-Rooms get faults in proportion to their lines of code. In a room the kinds of edit take turns, and of a kind lines are
-drawn evenly. An edit changes a comparison, an operator, a condition, a number, a flag, an exception or what is
-returned, or drops a statement, an element or a keyword argument. Left out is what no test should ask for: annotations,
-assertions, texts, messages, logging, decorators, the looks of charts and pages, and how long something waits.
+Rooms get faults in proportion to their lines of code. Within a room the kinds of edit alternate, and the lines of each
+kind are drawn evenly. An edit changes a comparison, an operator, a condition, a number, a flag, an exception or a
+return value, or drops a statement, an element or a keyword argument. Code that no test should check is left out:
+annotations, assertions, texts, messages, logging, decorators, the looks of charts and pages, and waiting times.
 
-A fault is named by its function and its edit, never by a line. It is looked for under its name, or its new one by
-`RENAMED`, then wherever in the package a function of that name has that code.
+A fault is named by its function and its edit, never by a line. It is searched for under its name, or the new name in
+`RENAMED`, then in every function of that name in the package.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-# Functions that have another name now, or whose code is in another function. What only moved is found without.
+# Functions that were renamed, or whose code moved to another function. Functions that only moved need no entry.
 RENAMED = [
     ("tcbench.backends.torch.batches.Arriving.__init__", "tcbench.engine.backends.torch.batches.TensorFeed.__init__"),
     ("tcbench.backends.own.checked", "tcbench.engine.backends.own.checked_session"),
@@ -81,7 +81,7 @@ RENAMED = [
 ]
 
 KINDS = ("comparison", "arithmetic", "condition", "value", "statement", "part", "outcome")
-# Operators as Python writes them, and what takes their place.
+# Operators as Python writes them, and their replacements.
 OPERATORS: dict[type, tuple[str, type]] = {
     ast.Lt: ("<", ast.LtE), ast.LtE: ("<=", ast.Lt), ast.Gt: (">", ast.GtE), ast.GtE: (">=", ast.Gt),
     ast.Eq: ("==", ast.NotEq), ast.NotEq: ("!=", ast.Eq), ast.Is: ("is", ast.IsNot), ast.IsNot: ("is not", ast.Is),
@@ -106,7 +106,7 @@ FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 @dataclass(frozen=True)
 class Edit:
-    """One change of a function's code: its name, the statement that it is in, and the text between two places."""
+    """A change of a function's code: its name, its statement, and the new text for a span of the source."""
 
     kind: str
     name: str
@@ -115,7 +115,7 @@ class Edit:
     new: Callable[[], str]
 
     def apply(self, source: str) -> str:
-        """The module's source with this edit; `ast` counts columns in bytes."""
+        """Return the module's source with this edit. Columns are in bytes, as in `ast`."""
         first, start, last, end = self.span
         lines = source.encode().splitlines(keepends=True)
         changed = lines[first - 1][:start] + self.new().encode() + lines[last - 1][end:]
@@ -124,7 +124,7 @@ class Edit:
 
 @dataclass(frozen=True)
 class Fault:
-    """An edit of a function, as it is kept: the nth of this name in it."""
+    """An edit as it is stored: the nth edit of this name in a function."""
 
     module: str
     function: str  # with its classes; empty for a module's own code
@@ -145,7 +145,7 @@ class Fault:
 
 
 def edits(owner: Any) -> Iterator[Edit]:
-    """All edits of a module's, class's or function's own code by the rule; what is defined inside has its own."""
+    """Yield all edits of a module's, class's or function's own code, without functions and classes defined inside."""
     in_function = isinstance(owner, FUNCTIONS)
     nodes = list(ast.walk(owner)) if in_function else []
     bound = Counter(getattr(node, "id", "") for node in nodes if isinstance(getattr(node, "ctx", None), ast.Store))
@@ -155,7 +155,7 @@ def edits(owner: Any) -> Iterator[Edit]:
         if left_out(node):
             return
         statement = node if isinstance(node, ast.stmt) else statement
-        yield from here(node, parent, statement)
+        yield from edits_of_node(node, parent, statement)
         for field, value in ast.iter_fields(node):
             if field in {"annotation", "decorator_list"} or (isinstance(node, ast.Raise) and field == "exc"):
                 continue
@@ -165,9 +165,13 @@ def edits(owner: Any) -> Iterator[Edit]:
                 if isinstance(child, ast.AST):
                     yield from visit(child, node, statement)
 
-    def here(node: Any, parent: Any, statement: ast.stmt) -> Iterator[Edit]:
-        def edit(kind: str, name: str, new: str | Callable[[], str], at: Any = node) -> Edit:
-            span = at if isinstance(at, tuple) else (at.lineno, at.col_offset, at.end_lineno, at.end_col_offset)
+    def edits_of_node(node: Any, parent: Any, statement: ast.stmt) -> Iterator[Edit]:
+        def edit(kind: str, name: str, new: str | Callable[[], str], place: Any = node) -> Edit:
+            span = (
+                place
+                if isinstance(place, tuple)
+                else (place.lineno, place.col_offset, place.end_lineno, place.end_col_offset)
+            )
             return Edit(kind, name, statement, span, new if callable(new) else lambda: new)
 
         def having(**fields: Any) -> Callable[[], str]:
@@ -184,7 +188,7 @@ def edits(owner: Any) -> Iterator[Edit]:
         match node:
             case ast.Compare(ops=ops):
                 for index, op in enumerate(ops):
-                    yield swap("comparison", op, lambda new, at=index: {"ops": [*ops[:at], new, *ops[at + 1 :]]})
+                    yield swap("comparison", op, lambda new, n=index: {"ops": [*ops[:n], new, *ops[n + 1 :]]})
             case ast.BoolOp(op=op):
                 yield swap("condition", op, lambda new: {"op": new})
             case ast.BinOp(op=op, left=left, right=right) if type(op) in OPERATORS:
@@ -229,8 +233,8 @@ def edits(owner: Any) -> Iterator[Edit]:
             case ast.Call(func=ast.Name(id=name) | ast.Attribute(attr=name) as function):
                 if name in TWINS:
                     line, end = function.end_lineno, function.end_col_offset
-                    name, at = f"{name} becomes {TWINS[name]} in {short(node)}", (line, end - len(name), line, end)
-                    yield edit("arithmetic", name, TWINS[called(node)], at)
+                    name, span = f"{name} becomes {TWINS[name]} in {short(node)}", (line, end - len(name), line, end)
+                    yield edit("arithmetic", name, TWINS[called(node)], span)
                 for index, word in enumerate(node.keywords):
                     if word.arg and not left_out(word):
                         name = f"drop {short(word)} in a call of {short(function)}"
@@ -244,7 +248,7 @@ def edits(owner: Any) -> Iterator[Edit]:
 
 
 def left_out(node: Any) -> bool:
-    """Whether nothing in here is drawn, by the rule or because what is defined inside has its own edits."""
+    """Return whether a node has no edits: the rule leaves it out, or it is a definition with its own edits."""
     match node:
         case ast.If(test=test):
             return "TYPE_CHECKING" in ast.unparse(test)
@@ -279,7 +283,7 @@ def is_text(node: ast.AST) -> bool:
 
 
 def is_value(node: Any, parent: ast.AST) -> bool:
-    """Whether a tuple or list is a value of its own: not unpacked at once, no index, no class's layout."""
+    """Return whether a tuple or list is used as a value, not unpacked at once, an index or a class's __slots__."""
     names = parent.targets if isinstance(parent, ast.Assign) else []
     unpacked = any(isinstance(name, ast.Tuple) or ast.unparse(name).startswith("__") for name in names)
     return not (unpacked or isinstance(getattr(node, "ctx", None), ast.Store) or isinstance(parent, ast.Subscript))
@@ -287,7 +291,7 @@ def is_value(node: Any, parent: ast.AST) -> bool:
 
 @dataclass(frozen=True)
 class Module:
-    """A module of the package, its classes and its functions by name; the module's own name among them is empty."""
+    """A module of the package. `owners` are its classes and functions by name; the module itself has the name ""."""
 
     name: str
     path: Path
@@ -315,7 +319,7 @@ class Module:
 
     @functools.cache  # noqa: B019 - modules live as long as the process
     def faults(self, function: str) -> dict[Fault, Edit]:
-        """What the rule finds in a function."""
+        """Return the faults that the rule finds in a function, with their edits."""
         seen: Counter[str] = Counter()
         faults = {}
         for owner in self.owners.get(function, ()):
@@ -325,7 +329,7 @@ class Module:
         return faults
 
     def lines_of_code(self) -> int:
-        """Lines that are neither empty nor comment nor docstring."""
+        """Return the number of lines that are neither empty nor comments nor docstrings."""
         owners = [owner for owners in self.owners.values() for owner in owners]
         texts = [owner.body[0] for owner in owners if ast.get_docstring(owner, clean=False) is not None]
         lines = [line.strip() for line in self.source.splitlines()]
@@ -344,24 +348,26 @@ def words_of(module: str) -> set[str]:
 
 
 def place(fault: Fault, modules: dict[str, Module]) -> tuple[Module, Edit] | None:
-    """Where a fault is today; of several places the one whose module's name shares most words with the old one's."""
+    """Return the module and edit of a fault in today's code.
 
-    def found(module: Module, function: str) -> Edit | None:
+    If several modules match, the one whose name shares the most words with the old name is returned."""
+
+    def find_edit(module: Module, function: str) -> Edit | None:
         return module.faults(function).get(Fault(module.name, function, fault.edit, fault.nth))
 
     for name in (fault.place, *(new for old, new in RENAMED if old == fault.place)):
         for module in (module for module in modules.values() if f"{name}.".startswith(f"{module.name}.")):
-            if edit := found(module, name[len(module.name) + 1 :]):
+            if edit := find_edit(module, name[len(module.name) + 1 :]):
                 return module, edit
     words = words_of(fault.module)
-    moved = [(module, edit) for module in modules.values() if (edit := found(module, fault.function))]
+    moved = [(module, edit) for module in modules.values() if (edit := find_edit(module, fault.function))]
     shared = [len(words & words_of(module.name)) for module, _ in moved]
-    best = [at for at, number in zip(moved, shared, strict=True) if number == max(shared)]
+    best = [candidate for candidate, number in zip(moved, shared, strict=True) if number == max(shared)]
     return best[0] if len(best) == 1 else None
 
 
 def draw(modules: dict[str, Module], seed: int, count: int, under: str = "tcbench") -> list[Fault]:
-    """Faults by the rule, in an order that is random too: any first part of them is a sample."""
+    """Draw faults by the rule, in random order, so that the first n of them are a sample."""
     rooms: dict[str, list[Module]] = defaultdict(list)
     for name, module in modules.items():
         if f"{name}.".startswith(f"{under}."):

@@ -16,7 +16,7 @@ MARKS = {"edges": (), "verdicts": (), "arithmetic": pytest.mark.slow}  # whose l
     "group", [pytest.param(name, marks=MARKS.get(name, pytest.mark.long)) for name in corpus.INPUTS]
 )
 def test_what_commands_print_and_draw_is_what_is_kept(tmp_path, capsys, group):
-    corpus.write(tmp_path, group, whole=False)
+    corpus.write(tmp_path, group, full=False)
     differing = corpus.compare(KEPT / group, tmp_path / group)
     assert not differing, f"{capsys.readouterr().out}\n{ACCEPT}"
 
