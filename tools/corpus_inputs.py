@@ -44,7 +44,7 @@ INTERNALS = {
     "gpus": ("tcbench.hardware.gpus",),
     "plan": ("tcbench.run.plan",),
     "scenario": ("tcbench.run.scenario",),
-    "trace": ("tcbench.engine.backends:trace",),
+    "trace": ("tcbench.engine.backends:trace_cell",),
 }
 """The places of internals that no command reaches, older places first."""
 
@@ -744,7 +744,7 @@ def _parity(cell: Any) -> Any:
         config=cell.cell.config,
         rung=cell.rung,
         without=cell.without,
-        asked=cell.asked,
+        in_scenario=cell.in_scenario,
         to_without=to if cell.rung != "batched" else None,
         to_fp32=to,
         optimizer=1e-6,
