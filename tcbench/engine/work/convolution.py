@@ -64,6 +64,8 @@ class Conv2d:
 
 @dataclass(frozen=True)
 class _ConvWork(Work):
+    """Base class for the passes of a convolution."""
+
     kind = "graph"
     conv: Conv2d
 

@@ -24,6 +24,8 @@ def channel_transpose(conv: Conv2d) -> Conv2d:
 
 @dataclass(frozen=True)
 class _ColumnsWork(Work):
+    """Base class for conversions between images and columns."""
+
     numbers = tuple(f"conv.{name}" for name in ("n", "c", "h", "w", "p", "q", "r", "s", "stride", "pad"))
     conv: Conv2d
 

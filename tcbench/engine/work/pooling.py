@@ -45,6 +45,8 @@ class Pool:
 
 @dataclass(frozen=True)
 class _PoolWork(Work):
+    """Base class for max pooling, forward and backward."""
+
     numbers = tuple(f"pool.{name}" for name in ("n", "c", "h", "w", "p", "q", "ksize", "stride", "pad"))
     pool: Pool
 
@@ -67,6 +69,8 @@ class MaxPoolBackward(_PoolWork):
 
 @dataclass(frozen=True)
 class _GlobalAverage(Work):
+    """Base class for global average pooling of x (N, C, H, W), forward and backward."""
+
     numbers = ("n", "c", "pixels")
     n: int
     c: int

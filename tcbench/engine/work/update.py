@@ -170,6 +170,8 @@ class Parameters:
 
 @dataclass(frozen=True)
 class _BatchedWork(Work):
+    """Base class for operations on all parameters at once, which find the gradients through `Parameters`' tables."""
+
     parameters: Parameters
 
     def array(self, name: str) -> Array:

@@ -48,6 +48,7 @@ def load_library(source: Path, check: Callable[[ctypes.CDLL], bool]) -> ctypes.C
 
 
 def _key(program: Path, source: Path) -> Key:
+    """Return the cache key of a source file compiled by a program on this machine."""
     state = program.stat()
     return {
         "source": hashlib.sha256(source.read_bytes()).hexdigest(),

@@ -79,6 +79,7 @@ class _Job:
 
 
 def _help() -> None:
+    """Run jobs forever on a helper thread."""
     _local.inside = True
     np.seterr(all="ignore")  # NumPy's setting is per thread; callers of operations set theirs
     while True:

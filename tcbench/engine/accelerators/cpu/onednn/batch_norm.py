@@ -142,6 +142,7 @@ def _faster_forward(engine: Engine, norm: Norm) -> Choice:
 
 
 def _timing_key(norm: Norm) -> str:
+    """Return the key under which `_faster_forward` stores its choice."""
     return f"batch_norm.c or oneDNN: {norm}"
 
 

@@ -77,6 +77,7 @@ def _cut(
 
 
 def _lazy(engine: Engine, described: int, operands: list[Binding], slices: int) -> LazyPrimitive:
+    """Return a described primitive that is created when it is first bound."""
     make = functools.partial(engine.primitive, described, operands, slices)
     return LazyPrimitive(engine.implementation(described), make)
 
@@ -97,6 +98,7 @@ def _stored(engine: Engine, part: Conv2d, conv: Conv2d) -> dict[str, Descriptor]
 
 
 def _sizes(conv: Conv2d) -> dict[str, tuple[int, int, int, int]]:
+    """Return the logical sizes of x, w and y."""
     return {
         "x": (conv.n, conv.c, conv.h, conv.w),
         "w": (conv.k, conv.c, conv.r, conv.s),

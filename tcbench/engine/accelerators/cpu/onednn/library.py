@@ -80,6 +80,8 @@ class Unimplemented(Exception):
 
 
 class _Version(ctypes.Structure):
+    """oneDNN's `dnnl_version_t`."""
+
     _fields_ = (
         ("major", c_int),
         ("minor", c_int),
@@ -91,6 +93,8 @@ class _Version(ctypes.Structure):
 
 
 class _Argument(ctypes.Structure):
+    """oneDNN's `dnnl_exec_arg_t`."""
+
     _fields_ = (("index", c_int), ("memory", c_void_p))
 
 
@@ -164,6 +168,7 @@ def _load() -> tuple[ctypes.CDLL | None, str | None]:
 
 
 def _text(version: Any) -> str:
+    """Return a `_Version` as text such as "3.2.0"."""
     return f"{version.major}.{version.minor}.{version.patch}"
 
 
@@ -370,10 +375,10 @@ class Engine:
             partial = operand.written and not operand.step
             for i in range(slices):
                 place: Place = ArrayPlace(position, i * operand.step)
-                if as_stored and not (partial and i):
+                if as_stored and not (partial and i):  # use the caller's array directly
                     places[i].append(place)
                     continue
-                if not operand.written and not operand.step:
+                if not operand.written and not operand.step:  # reorder an array common to all slices once
                     copy = ScratchPlace(f"common {position}", descriptor.bytes)
                     if i == 0:
                         parts = self._parts(stored, descriptor, slices)
@@ -383,12 +388,12 @@ class Engine:
                         ]
                 else:
                     copy = ScratchPlace(f"operand {position} of slice {i}", descriptor.bytes)
-                    if not operand.written:
+                    if not operand.written:  # reorder each slice of an input
                         chunks[i].append(self._reorder(stored, place, descriptor, copy, i))
-                    elif operand.step:
+                    elif operand.step:  # reorder each slice of an output
                         tails[i].append(self._reorder(descriptor, copy, stored, place, i))
                 places[i].append(copy)
-            if partial and (slices > 1 or not as_stored):
+            if partial and (slices > 1 or not as_stored):  # add up the slices' results
                 total, *addends = (places[i][position] for i in range(slices))
                 for part, (target, source) in enumerate(self._parts(stored, descriptor, slices)):
                     after.append([self._reorder(source, place, source, total, part, added=True) for place in addends])

@@ -34,14 +34,20 @@ class PrimitiveCall(ctypes.Structure):
 
 
 class _CallChunk(ctypes.Structure):
+    """`struct chunk` of team.c."""
+
     _fields_ = (("calls", ctypes.POINTER(PrimitiveCall)), ("n", c_int64))
 
 
 class _Stage(ctypes.Structure):
+    """`struct stage` of team.c."""
+
     _fields_ = (("chunks", ctypes.POINTER(_CallChunk)), ("n", c_int64))
 
 
 class _ArrayPlace(ctypes.Structure):
+    """`struct place` of team.c."""
+
     _fields_ = (("memory", c_void_p), ("array", c_int64), ("offset", c_int64))
 
 

@@ -31,4 +31,5 @@ class NumpyAccelerator(HostArrays):
 
 @functools.cache
 def _batch_norm(norm: Norm, eps: float, momentum: float) -> BatchNormRoute:
+    """Return the operations for a batch normalisation, with residual and ReLU fused."""
     return BatchNormRoute(norm, BatchNormForward(norm, eps, momentum), BatchNormBackward(norm), "none")

@@ -67,6 +67,7 @@ def cholesky_inverse(work: CholeskyInverse, a: Operands) -> None:
 
 @functools.cache
 def _lapack(dtype: str) -> Any:
+    """Return LAPACK's functions potrf and potri for a dtype."""
     from scipy.linalg.lapack import get_lapack_funcs
 
     return get_lapack_funcs(("potrf", "potri"), dtype=np.dtype(dtype))

@@ -156,6 +156,7 @@ def run(work: Work, a: Operands) -> None:
 
 @functools.cache
 def _shapes(work: Work) -> tuple[tuple[str, tuple[int, ...]], ...]:
+    """Return the name and shape of each operand."""
     return tuple((operand.name, operand.shape) for operand in work.operands)
 
 
