@@ -15,11 +15,13 @@ from tcbench.commands import app
 from tcbench.core.errors import TcbenchError
 
 PAGE = """\
-# Every option and what it takes
+# Every option
 
-A value outside of what stands here ends with exit code 2 and one line that says what was expected; `tcbench COMMAND -h`
-says what an option is for, and what is taken without it. Several values have commas between them. What depends on the
-scenario, the machine or the files is looked up before anything is measured.
+`tcbench COMMAND -h` describes each option and its default. This table lists the accepted values.
+
+- Several values are separated by commas.
+- Any other value ends with exit code 2 and one line that says what was expected.
+- Values that depend on the scenario, the machine or files are checked before anything is measured.
 
 | option | takes | commands |
 | --- | --- | --- |

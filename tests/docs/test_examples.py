@@ -95,8 +95,13 @@ def test_the_readmes_table_is_what_run_prints_of_its_records():
     assert [line for line in shown if line.strip() not in lines] == []
 
 
-def test_the_table_on_the_page_of_diff_is_what_diff_prints():
-    words = [*examples.COMMANDS["amd-epyc-2cpu/diff-fp32-fused.png"]]
+CLAIMS = ("claims", "amd-epyc-2cpu/cpu-20261124-132901.jsonl", "amd-epyc-2cpu/numerics-20261121-145202.json")
+
+
+@pytest.mark.parametrize(
+    ("page", "words"), [("diff", examples.COMMANDS["amd-epyc-2cpu/diff-fp32-fused.png"]), ("report", CLAIMS)]
+)
+def test_the_extract_on_a_page_is_what_the_command_prints(page, words):
     lines = [line.strip() for line in ended(RESULTS, *words).out.splitlines()]
-    shown = re.findall(r"```text\n(.*?)```", (ROOT / "docs" / "diff.md").read_text("utf-8"), re.DOTALL)[0].splitlines()
-    assert [line for line in shown if line.strip() not in lines] == []
+    extract = re.findall(r"```text\n(.*?)```", (ROOT / "docs" / f"{page}.md").read_text("utf-8"), re.DOTALL)[0]
+    assert [line for line in extract.splitlines() if line.strip() not in lines] == []
