@@ -31,7 +31,7 @@ RENAMED = [
     ("tcbench.show.charts.waterfall._Scale.of", "tcbench.commands.plot.ladder_chart._LadderScale.fit"),
     ("tcbench.analysis.diff.changed", "tcbench.commands.diff.differences.changed_cells"),
     ("tcbench.show.diff.shared_out", "tcbench.commands.diff.table.shares_are_meaningful"),
-    ("tcbench.numerics.judgement.by_training", "tcbench.commands.numerics.judgement.training_evidence"),
+    ("tcbench.numerics.judgement.by_training", "tcbench.commands.numerics.judgement.document_evidence"),
     ("tcbench.cli.parity.hold", "tcbench.commands.numerics.parity.check_configs"),
     ("tcbench.run.numerics_runner.Runner.run", "tcbench.commands.numerics.runner.NumericsRunner.run"),
     ("tcbench.show.charts.page.rates", "tcbench.show.charts.page.set_rate_axis"),

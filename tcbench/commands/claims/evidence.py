@@ -24,7 +24,7 @@ def training_evidence(requested: Sequence[Path], paths: Sequence[Path]) -> tuple
     several folders, they belong to several machines, and none is used. Raises SelectionError if several documents of a
     kind are requested, and StoreError if a requested one cannot be read.
     """
-    from tcbench.commands.numerics.judgement import training_evidence
+    from tcbench.commands.numerics.judgement import document_evidence
     from tcbench.core.numerics import read
 
     documents = files_beside(paths, DOCUMENTS)
@@ -42,6 +42,6 @@ def training_evidence(requested: Sequence[Path], paths: Sequence[Path]) -> tuple
         many = document.setting.ranks > 1
         if many in chosen and requested:
             raise SelectionError(f"{len(requested)} documents of `tcbench numerics` were named; name one")
-        chosen.setdefault(many, training_evidence(document, source=path.name))
+        chosen.setdefault(many, document_evidence(document, source=path.name))
 
     return tuple(chosen.values())

@@ -41,6 +41,7 @@ def junit(report: ComparisonReport) -> str:
 
 
 def _case(suite: ET.Element, cell: CellReport) -> None:
+    """Add a cell's test case to a suite."""
     about = {"classname": f"tcbench.{cell.metric.name}", "name": _legal(cell.name), "time": "0"}
     case = ET.SubElement(suite, "testcase", about)
     facts = {"verdict": str(cell.verdict), "unit": figure_unit([cell])}
@@ -68,6 +69,7 @@ def _interval(name: str, interval: Interval) -> dict[str, str]:
 
 
 def _properties(parent: ET.Element, facts: dict[str, str]) -> None:
+    """Add properties to a suite or test case."""
     properties = ET.SubElement(parent, "properties")
     for name, value in facts.items():
         ET.SubElement(properties, "property", {"name": name, "value": value})

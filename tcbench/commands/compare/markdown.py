@@ -50,6 +50,7 @@ def markdown(report: ComparisonReport) -> str:
 
 
 def _table(cells: Sequence[CellReport]) -> list[str]:
+    """Return the table of these cells, line by line."""
     columns = (
         Column[CellReport](
             "config", lambda cell: " ".join(map(code, [cell.cell.config, *([f"({cell.where})"] * bool(cell.where))]))

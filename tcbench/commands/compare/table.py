@@ -109,6 +109,7 @@ def to_json(report: ComparisonReport) -> str:
 
 
 def _cell_json(cell: CellReport) -> dict[str, Any]:
+    """Return a cell's comparison as JSON."""
     metric = cell.metric
     return {
         "name": cell.name,

@@ -179,11 +179,13 @@ def to_json(diffs: Sequence[Diff], labels: Labels = UNNAMED, missing: Sequence[s
 
 
 def _side(side: DiffSide) -> dict[str, Any]:
+    """Return one side as JSON."""
     facts = fields(side, "label device_name cell_key=cell.key trials steps")
     return facts | {"doubtful": doubt_words(side.bottleneck) or None, "simulated": is_simulated(side.environment)}
 
 
 def _part(diff: Diff, part: StepPart) -> dict[str, Any]:
+    """Return a part as JSON, with its share of the step's change."""
     return {
         **fields(part, "name phase base_s current_s change_s change_interval_s=change decided ratio"),
         "share": diff.share(part),

@@ -349,6 +349,7 @@ def timelines_json(
 
 
 def _cell_json(explanation: Explanation) -> dict[str, Any]:
+    """Return a cell's explanation as JSON."""
     summary = explanation.summary
     return {
         "machine": summary.machine,

@@ -170,6 +170,7 @@ def _pointers(top: Path) -> list[str]:
 
 
 def _begins(path: Path, start: bytes) -> bool:
+    """Return whether a regular file begins with these bytes."""
     if path.is_symlink() or not path.is_file():
         return False
     with path.open("rb") as file:

@@ -175,6 +175,7 @@ steps and by 2.0% with two."""
 
 
 def _begin(progress: GateProgress, state: Gate, plan: Plan, trials: Sequence[Trial], alone: bool) -> None:
+    """Show that trials begin, and which cells remain."""
     certain = [plan.cells[ahead.cell] for ahead in state.certain()]
     to_run = [planned.cell for planned in certain if planned.skip_reason is None]
     sides = " and ".join(trial.side for trial in trials) + " alone" * alone

@@ -27,18 +27,17 @@ def blocks(history: History) -> Iterable[tuple[str, Table[HistoryPoint]] | tuple
     Cells are ordered by machine, scenario and network, batch size, ranks and config, as first seen. If every cell has
     one point, all of them share one table."""
     # Columns have the same width in every table, and are left out of all tables or of none.
-    points = [point for cell in history.cells for point in cell.points]
+    cells = history.cells
+    points = [point for cell in cells for point in cell.points]
     *first, last = _columns("")
     widths = [max((len(column.text(point)) for point in points), default=0) for column in first]
     widths.append(last.least(points))
-    wheres = distinguishing_settings(
-        [(cell.machine, cell.cell) for cell in history.cells], [cell.beneath for cell in history.cells]
-    )
-    settings = [(cell.machine, cell.cell.scenario, cell.cell.model) for cell in history.cells]
-    configs = [cell.cell.config for cell in history.cells]
+    wheres = distinguishing_settings([(cell.machine, cell.cell) for cell in cells], [cell.beneath for cell in cells])
+    settings = [(cell.machine, cell.cell.scenario, cell.cell.model) for cell in cells]
+    configs = [cell.cell.config for cell in cells]
     rows = [
         ((settings.index(setting), cell.cell.batch_size, cell.cell.ranks, configs.index(config)), cell, where)
-        for setting, cell, config, where in zip(settings, history.cells, configs, wheres, strict=True)
+        for setting, cell, config, where in zip(settings, cells, configs, wheres, strict=True)
     ]
     ordered = sorted(rows, key=lambda row: row[0])
     labelled = [(cell.cell.label + (f" ({where})" if where else ""), cell) for _, cell, where in ordered]
@@ -178,6 +177,7 @@ def _verdict(point: HistoryPoint) -> Text:
 
 
 def _point(point: HistoryPoint) -> dict[str, Any]:
+    """Return a point as JSON."""
     return {
         **fields(point, "commit=revision.name began_at=revision.began_at"),
         **fields(point.side, "status reason trials trials_ok"),

@@ -96,7 +96,7 @@ CLAIMED = {"fp16": ("both", "dynamic"), "bf16": ("bf16",)}
 """The techniques that a rung stands for: the talk's fp16 has loss scaling, static or dynamic, and master weights."""
 
 
-def training_evidence(document: Document, source: str | None = None) -> EvidenceSource:
+def document_evidence(document: Document, source: str | None = None) -> EvidenceSource:
     """Return a function that checks claims against training runs (slides 5 to 7).
 
     It tells whether fp16 with both techniques trains like fp32, and whether loss scaling keeps gradients that float16
@@ -286,6 +286,7 @@ def _limits(low: float, high: float, points: bool = False) -> str:
 
 
 def _log_loss(run: Run) -> float:
+    """Return the logarithm of a finished run's test loss."""
     return math.log(max(_test_loss(run), 1e-12))
 
 
@@ -342,6 +343,7 @@ def _time_ratio(runs: Sequence[Run], base: Sequence[Run]) -> Interval | None:
 
 
 def _from_logs(mean: Interval) -> Interval:
+    """Return the interval of the values whose logarithms these are."""
     return Interval(exp(mean.value), exp(mean.low), exp(mean.high))
 
 
@@ -373,8 +375,10 @@ def ratio_curve(document: Document, technique: str, window: int) -> tuple[Interv
 
 
 def _windows(losses: Sequence[float], window: int) -> list[float]:
+    """Return the mean loss of each complete window of steps."""
     return [statistics.fmean(losses[i : i + window]) for i in range(0, len(losses) - window + 1, window)]
 
 
 def _curve(curves: Sequence[Sequence[float]]) -> tuple[Interval, ...]:
+    """Return the mean over seeds with its 95% interval, window by window."""
     return tuple(map(mean_interval, zip(*curves, strict=False)))

@@ -262,6 +262,7 @@ def parity_job(
 def _parity_cell(
     scenario: Scenario, device: Device, rungs: tuple[str, ...], threads: int, in_scenario: bool
 ) -> ParityCell:
+    """Return a config's cell and the config that it is compared with."""
     name = "+".join(rungs)
     without = "+".join(rungs[:-1]) or (None if name == BASE else BASE)
     size: dict[str, Any] = {"batch_size": _PARITY_BATCH, "image_size": _PARITY_IMAGE, "n_classes": _PARITY_CLASSES}

@@ -82,6 +82,7 @@ class NumericsRunner:
 
 
 def _failed(job: AnyJob, reason: str) -> Result:
+    """Return the result of a job that failed."""
     if not isinstance(job, TrainingJob):
         return ParityFinished((), reason)
     run = Run(technique=job.technique.name, seed=job.cell.seed, status="failed", reason=reason)

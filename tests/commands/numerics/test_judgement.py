@@ -5,10 +5,10 @@ from numerics_documents import SETTING, make_document, make_gradients, make_rank
 from tcbench.commands.numerics.judgement import (
     Margins,
     costs,
+    document_evidence,
     loss_curve,
     not_learnt,
     ratio_curve,
-    training_evidence,
     verdicts,
 )
 from tcbench.core.claim import Claim, ClaimSide
@@ -51,7 +51,7 @@ def test_nothing_trains_like_an_fp32_that_learnt_nothing():
         "fp32 itself has not clearly learnt here: its accuracy of 10.0% is not surely above 28.0% (chance: 10.0%); "
         "take more --steps or a lower --lr"
     }
-    finding = training_evidence(document)(claim("trains like"))
+    finding = document_evidence(document)(claim("trains like"))
     assert finding.outcome == "undecided"
     assert "fp32 itself has not clearly learnt here" in finding.why
 
@@ -63,7 +63,7 @@ def test_nothing_trains_like_an_fp32_that_learnt_nothing():
     begun = [make_run(name, seed, accuracy=0.15) for name in TECHNIQUES for seed in range(5)]
     document = make_document(extra=begun, setting=setting(test_images=10_000))
     assert set(words(document).values()) == {"undecided"}
-    assert training_evidence(document)(claim("trains like")).outcome == "undecided"
+    assert document_evidence(document)(claim("trains like")).outcome == "undecided"
 
 
 def test_above_chance_is_asked_over_seeds_and_over_test_images():
@@ -77,7 +77,7 @@ def test_above_chance_is_asked_over_seeds_and_over_test_images():
     rest = [run for run in few if run.technique != "both"]
     document = make_document(extra=[*rest, diverged], setting=setting(test_images=4))
     assert words(document)["both"] == "does not"
-    assert training_evidence(document)(claim("trains like")).outcome == "undecided"
+    assert document_evidence(document)(claim("trains like")).outcome == "undecided"
 
 
 def test_few_test_images_tell_no_accuracies_apart():
@@ -128,29 +128,29 @@ def claim(relation, left="fp16"):
 
 
 def test_documents_answer_the_claims_of_slides_5_to_7():
-    evidence = training_evidence(make_document())
+    evidence = document_evidence(make_document())
     assert evidence(claim("trains like")).outcome == "holds"
     assert evidence(claim("keeps gradients")).outcome == "holds"
     assert evidence(claim("fewer kernels")) is None
-    assert training_evidence(make_document(worse={"dynamic": 0.3}))(claim("trains like")).outcome == "does not hold"
-    assert training_evidence(make_document(seeds=[0]))(claim("trains like")).outcome == "undecided"
+    assert document_evidence(make_document(worse={"dynamic": 0.3}))(claim("trains like")).outcome == "does not hold"
+    assert document_evidence(make_document(seeds=[0]))(claim("trains like")).outcome == "undecided"
     unseen = make_document(gradients=Gradients(seed=0, layers=(), steps=()))
-    assert training_evidence(unseen)(claim("keeps gradients")) is None
+    assert document_evidence(unseen)(claim("keeps gradients")) is None
     easy = make_document(gradients=make_gradients(-8.0), static_scale=1.0)
-    assert training_evidence(easy)(claim("keeps gradients")).outcome == "does not hold"
+    assert document_evidence(easy)(claim("keeps gradients")).outcome == "does not hold"
 
 
 def test_a_claim_of_scaling_is_answered_by_ranks_alone_and_they_answer_nothing_else():
     scales = Claim("many ranks train like one", "scales", ClaimSide("fp32"), (4,), slide=34)
-    assert training_evidence(make_document())(scales) is None
-    evidence = training_evidence(make_ranks_document(), source="numerics-ranks.json")
+    assert document_evidence(make_document())(scales) is None
+    evidence = document_evidence(make_ranks_document(), source="numerics-ranks.json")
     finding = evidence(scales)
     assert finding.outcome == "holds"
     assert "ranks, linear scaling alone: does not" in finding.why
     assert finding.why.endswith("(numerics-ranks.json: 48 steps, 5 seeds)")
     assert evidence(claim("trains like")) is None
     assert evidence(claim("keeps gradients")) is None
-    assert training_evidence(make_ranks_document(worse={"ranks": 0.3}))(scales).outcome == "does not hold"
+    assert document_evidence(make_ranks_document(worse={"ranks": 0.3}))(scales).outcome == "does not hold"
 
 
 def test_curves_and_costs_of_ranks_are_over_one_rank():

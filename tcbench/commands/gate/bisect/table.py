@@ -75,19 +75,19 @@ def verdict(bisection: Bisection) -> list[str]:
 
 def _verdict(bisection: Bisection) -> list[str]:
     """Return the lines of the verdict and its evidence."""
-    good, bad, cell, named = bisection.good, bisection.bad, bisection.cell, bisection.named
+    good, bad, cell, culprit = bisection.good, bisection.bad, bisection.cell, bisection.named
     subjects = dict(zip(bisection.commits, bisection.subjects, strict=True))
     if bisection.state == "no loss":
         return [f"no loss: {bad[:12]} is not slower than {good[:12]}; nothing to search for"]
-    if bisection.state == "named" and named is not None:
-        parent = bisection.commit(bisection.place(named) - 1)
+    if bisection.state == "named" and culprit is not None:
+        parent = bisection.commit(bisection.place(culprit) - 1)
         counts = Counter(round_.commit for round_ in bisection.rounds)
         before = "GOOD itself" if parent == good else counted(counts[parent], "round")
         sure = percent(bisection.candidates[0].probability)
         return [
-            f"{named[:12]} made {cell} slower: {subjects[named]}",
+            f"{culprit[:12]} made {cell} slower: {subjects[culprit]}",
             f"{bisection.figure} {_loss(bisection)} from there on; {sure} sure; "
-            f"{counted(counts[named], 'round')} of it, of the one before: {before}",
+            f"{counted(counts[culprit], 'round')} of it, of the one before: {before}",
         ]
     if bisection.state == "narrowed down":
         commits = bisection.candidates[0].commits
