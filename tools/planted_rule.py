@@ -23,6 +23,9 @@ from typing import Any
 
 # Functions that were renamed, or whose code moved to another function. Functions that only moved need no entry.
 RENAMED = [
+    ("tcbench.numerics.worker.Counting.gradients", "tcbench.engine.numerics.worker.GradientCounter.gradients"),
+    ("tcbench.tracing.attribution.assemble.at", "tcbench.tracing.attribution.assemble.seconds"),
+    ("tcbench.tracing.nsys.with_own", "tcbench.tracing.nsys.merge_recordings"),
     ("tcbench.backends.torch.batches.Arriving.__init__", "tcbench.engine.backends.torch.batches.TensorFeed.__init__"),
     ("tcbench.backends.own.checked", "tcbench.engine.backends.own.checked_session"),
     ("tcbench.backends.chainer.kfac.share", "tcbench.engine.backends.chainer.kfac.assign_ranks"),

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from tcbench.core.record import Record
 
 Lane = Literal["host", "io", "gpu"]
-"""Where a span ran: in the thread that runs the steps, in the input's threads, or on the device."""
+"""The place of a span: the thread that runs the steps, the input's threads, or the device."""
 
 SpanKind = Literal["step", "phase", "layer", "work", "api", "kernel", "copy", "memset", "graph"]
 """The kinds of spans. The lane `host` has steps, phases, layers and CUDA calls (`api`); `io` has `work`; `gpu` has

@@ -1,6 +1,6 @@
-"""Timelines from files: what Nsight Systems, CUPTI or tcbench itself recorded.
+"""Timelines from files that Nsight Systems, CUPTI or tcbench itself recorded, and Chrome traces.
 
-Owns what comes in from outside and becomes a `Timeline`, and Chrome traces. Knows nothing of what timelines mean.
+This package converts recordings to `Timeline`s. It does not analyse them.
 """
 
 import tempfile
@@ -16,8 +16,8 @@ FILES = ".json.gz, .json (a trace), .sqlite, .nsys-rep, .qdrep, .qdstrm (Nsight 
 
 
 def read(path: Path) -> tuple[Timeline, ...]:
-    """The timelines in a file, by its suffix (`FILES`). Of records, the phase times of their profiled steps, laid end
-    to end. Raises TraceError or StoreError: one line that names the file and what is wrong with it."""
+    """Read the timelines in a file, whose suffix (`FILES`) tells its format. Timelines of records consist of their
+    phase times, end to end. Raises TraceError or StoreError with one line about the file and what is wrong with it."""
     if not path.is_file():
         raise TraceError(f"{path}: no such file; `tcbench profile` makes traces")
     if path.stat().st_size == 0:
@@ -34,13 +34,14 @@ def read(path: Path) -> tuple[Timeline, ...]:
                 nsys.to_sqlite(path, target)
                 return nsys.read(target)
         if name.endswith(store.SUFFIX):
-            return _of_records(path)
+            return _read_records(path)
     except ValueError as error:
         raise TraceError(f"{path}: {error}") from None
     raise TraceError(f"{path}: expected {FILES}")
 
 
-def _of_records(path: Path) -> tuple[Timeline, ...]:
+def _read_records(path: Path) -> tuple[Timeline, ...]:
+    """Return the timelines of the records in a file."""
     recorded = [from_record(record) for record in store.current(store.read([path]).records)]
     timelines = tuple(timeline for timeline in recorded if timeline is not None)
     if not timelines:

@@ -1,10 +1,10 @@
-"""From a recording to a timeline: which step and phase each thing on the GPU belongs to; and from a record's phase
-times alone, without any tool.
+"""Conversion of recordings and records to timelines, with the step and phase of each activity on the GPU.
 
-What the GPU does belongs to the phase in which the thread of the steps launched it, however long after it ran. A launch
-from another thread (PyTorch's backward pass has one of its own) counts too if it goes to a stream on which that thread
-launches within phases; what goes elsewhere, as the input's own kernels do, belongs to no phase. A captured graph's
-nodes belong to the phase that they were captured in where that is known, else to the phase that launched the graph.
+- An activity belongs to the phase in which the thread of the steps launched it, even if it ran later.
+- A launch by another thread (PyTorch has one for the backward pass) counts too, if its stream is one to which the
+  thread of the steps launches within phases. Activities in other streams, such as the input's, belong to no phase.
+- A node of a captured graph belongs to the phase in which it was captured, if known, else to the phase that launched
+  the graph.
 """
 
 import bisect
@@ -19,12 +19,12 @@ from tcbench.core.timeline import Span, Timeline, TimelineSource
 _T = TypeVar("_T")
 
 REPLAY = "replay"
-"""The phase of a captured graph's work that cannot be told more exactly."""
+"""The phase of a captured graph's work if its phase is unknown."""
 
 
 @dataclass(frozen=True)
 class InputWork:
-    """A stretch of time in which a thread of the input worked. Nanoseconds, of the recording's clock."""
+    """A time span in which a thread of the input worked, in nanoseconds of the recording's clock."""
 
     name: str
     row: int
@@ -35,9 +35,9 @@ class InputWork:
 def assemble(
     title: Title, recording: Recording, source: TimelineSource, io: Iterable[InputWork] = (), host_speed: float = 1.0
 ) -> Timeline:
-    """One timeline of everything. Its zero is where the first span begins. What the input's threads did before the
-    first step and after the last is left out. `host_speed`: times are divided by it, see
-    `tcbench.engine.measure.loop.at_host_speed`."""
+    """Return the timeline of a recording. Time 0 is the begin of the first span. The work `io` of the input's threads
+    before the first step and after the last is left out. All times are divided by `host_speed` (see
+    `tcbench.engine.measure.loop.at_host_speed`)."""
     steps = [span for span in recording.spans if span.kind == "step"]
     activities = [activity for activity in recording.activities if activity.kind != "input"]
     io = [*io, *(InputWork(a.name, 0, a.begin_ns, a.end_ns) for a in recording.activities if a.kind == "input")]
@@ -46,47 +46,50 @@ def assemble(
     begins = [*(s.begin_ns for s in recording.spans), *(w.begin_ns for w in io), *(a.begin_ns for a in activities)]
     origin = min(begins, default=0)
 
-    def at(time_ns: int) -> float:
+    def seconds(time_ns: int) -> float:
         return (time_ns - origin) * 1e-9 / host_speed
 
-    spans = [Span(at(s.begin_ns), at(s.end_ns), "host", s.kind, s.name, s.step, s.phase) for s in recording.spans]
-    spans += [Span(at(w.begin_ns), at(w.end_ns), "io", "work", w.name, row=w.row) for w in io]
+    spans = [
+        Span(seconds(s.begin_ns), seconds(s.end_ns), "host", s.kind, s.name, s.step, s.phase) for s in recording.spans
+    ]
+    spans += [Span(seconds(w.begin_ns), seconds(w.end_ns), "io", "work", w.name, row=w.row) for w in io]
     owners, calls = _owners(recording.spans), {call.correlation: call for call in recording.calls}
     launches = ((activity.stream, calls.get(activity.correlation)) for activity in recording.activities)
-    ours = {  # the streams on which the thread of the steps launches within phases
+    step_streams = {  # the streams to which the thread of the steps launches within phases
         stream
         for stream, call in launches
         if call is not None and call.thread == recording.thread and owners(call.begin_ns)[1] is not None
     }
     streams = {activity.stream for activity in activities}
-    # Those of the steps before the others, each in order of its number.
-    rows = {stream: row for row, stream in enumerate([*sorted(streams & ours), *sorted(streams - ours)])}
+    ordered_streams = [*sorted(streams & step_streams), *sorted(streams - step_streams)]
+    rows = {stream: row for row, stream in enumerate(ordered_streams)}
     launched: set[int] = set()
     for activity in recording.activities:
         if activity.kind == "input":
             continue
         call = calls.get(activity.correlation)
         step = phase = layer = None
-        if call is not None and (call.thread == recording.thread or activity.stream in ours):
+        if call is not None and (call.thread == recording.thread or activity.stream in step_streams):
             step, phase, layer = owners(call.begin_ns)
             launched.add(call.correlation)
         if activity.graph_node is not None:
             phase = recording.graph_phases.get(activity.graph_node, phase)
         if phase is None and (activity.kind == "graph" or activity.graph_node is not None):
             phase = REPLAY
-        when, row = (at(activity.begin_ns), at(activity.end_ns)), rows[activity.stream]
-        spans.append(Span(*when, "gpu", activity.kind, activity.name, step, phase, row, activity.bytes, layer))
+        times_s, row = (seconds(activity.begin_ns), seconds(activity.end_ns)), rows[activity.stream]
+        spans.append(Span(*times_s, "gpu", activity.kind, activity.name, step, phase, row, activity.bytes, layer))
     for call in recording.calls:
         step, phase, _ = owners(call.begin_ns)
         if step is not None and (call.thread == recording.thread or call.correlation in launched):
-            row = int(call.thread != recording.thread)
-            spans.append(Span(at(call.begin_ns), at(call.end_ns), "host", "api", call.name, step, phase, row))
+            times_s, row = (seconds(call.begin_ns), seconds(call.end_ns)), int(call.thread != recording.thread)
+            spans.append(Span(*times_s, "host", "api", call.name, step, phase, row))
     facts = title.label, title.device, title.device_name, title.batch_size
     return Timeline(*facts, source, recording.phases, tuple(spans), title.unit)
 
 
 def _owners(spans: Sequence[HostSpan]) -> Callable[[int], tuple[int | None, str | None, str | None]]:
-    """Tells the step, the phase and the layer that the thread of the steps was in at a time; None where in none."""
+    """Return a function from a time to the step, phase and layer in which the thread of the steps was then, each None
+    if it was in none."""
     steps = sorted((s.begin_ns, s.end_ns, s.step) for s in spans if s.kind == "step")
     phases = sorted((s.begin_ns, s.end_ns, s.name) for s in spans if s.kind == "phase")
     layers = sorted((s.begin_ns, s.end_ns, s.name) for s in spans if s.kind == "layer")
@@ -99,7 +102,7 @@ def _inside(spans: list[tuple[int, int, _T]], time_ns: int) -> _T | None:
 
 
 def title_of(record: Record, rank: int = 0) -> Title:
-    """A timeline's title for a record's cell, and where that has many ranks for one of them."""
+    """Return the title of a timeline of a record's cell or, if the cell has several ranks, of one rank."""
     device_name = record.environment.device_name if record.environment else record.cell.device
     if record.cell.host_speed != 1:
         device_name += f", its host at {record.cell.host_speed:g} times its speed"
@@ -109,17 +112,18 @@ def title_of(record: Record, rank: int = 0) -> Title:
 
 
 def from_record(record: Record) -> Timeline | None:
-    """A record's steps, profiled or timed: its phase times laid end to end, which is what they are but for the
-    microseconds between them. A device's phase ends when its work is done and begins where the one before ended: it
-    holds what the device waits for its host. A record keeps no times of the input's threads, layers or kernels. None
-    where it has no phase times."""
+    """Return a timeline of a record's phases, or None if it has no phase times.
+
+    The phases are put end to end, since a record does not store the microseconds between them. A phase on the device
+    begins where the previous one ended, so it includes the time in which the device waits for the host. There are no
+    input threads, layers or kernels."""
     measured = record.measurement
     if measured is None or not measured.profiled_steps:
         return None
     spans: list[HostSpan] = []
     on_device: list[Span] = []
     on_gpu, kfac = record.cell.device != "cpu", record.cell.train.kfac
-    period = kfac.interval if kfac else 1  # of which each time is the mean
+    period = kfac.interval if kfac else 1  # each phase time is the mean over a period of steps
     first_pass = -(-record.cell.measure.profiled_steps // period)
     first, now_ns, device_ns = measured.warmup_steps + measured.timed_steps, 0, 0
     for index in range(measured.profiled_steps):
@@ -131,9 +135,9 @@ def from_record(record: Record) -> Timeline | None:
             spans.append(HostSpan("phase", phase.name, first + index, phase.name, begin_ns, now_ns))
             if on_gpu and phase.device_s is not None:
                 begin_ns, device_ns = device_ns, device_ns + round(phase.device_s[index] * 1e9)
-                when = begin_ns * 1e-9, device_ns * 1e-9
-                on_device.append(Span(*when, "gpu", "phase", phase.name, first + index, phase.name))
+                times_s = begin_ns * 1e-9, device_ns * 1e-9
+                on_device.append(Span(*times_s, "gpu", "phase", phase.name, first + index, phase.name))
         spans.append(HostSpan("step", "step", first + index, None, step_begin_ns, now_ns))
     phases = tuple(phase.name for phase in measured.phases)
-    made = assemble(title_of(record), Recording(thread=0, phases=phases, spans=tuple(spans)), "ranges")
-    return replace(made, spans=(*made.spans, *on_device), record=record)
+    timeline = assemble(title_of(record), Recording(thread=0, phases=phases, spans=tuple(spans)), "ranges")
+    return replace(timeline, spans=(*timeline.spans, *on_device), record=record)

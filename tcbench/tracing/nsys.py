@@ -1,8 +1,8 @@
-"""Nsight Systems: how it is run, how its report becomes SQLite, and how that becomes timelines.
+"""Nsight Systems: running it, exporting its reports to SQLite, and reading timelines from that.
 
-The report's form changes between versions, and a table exists only where it has rows: tables and columns are looked up
-by what is there. Sources: Nsight Systems User Guide, sections "CLI Profile Command Switch Options" and "SQLite Schema
-Reference"; ranges of one thread nest (NVTX push and pop is event type 59 there, a mark 34).
+The schema of the export differs between versions, and tables without rows are missing, so tables and columns are looked
+up first. Sources: Nsight Systems User Guide, sections "CLI Profile Command Switch Options" and "SQLite Schema
+Reference". NVTX push/pop ranges, which nest within a thread, have the event type 59, marks have 34.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _Timed = TypeVar("_Timed", HostSpan, ApiCall, Activity)
 REPORTS = (".nsys-rep", ".qdrep", ".qdstrm")
 
 _DOMAIN, _STEP, _CELL = "tcbench", "step", "cell "
-"""As `tcbench.engine.measure.ranges` names them."""
+"""The names in `tcbench.engine.measure.ranges`."""
 _DALI = "DALI"
 _MARK, _PUSH_POP, _DOMAIN_CREATE = 34, 59, 75
 
@@ -49,19 +49,19 @@ class Nsys:
     version: tuple[int, int]
 
     def command(self, report: Path, session: str, traced: Sequence[str]) -> list[str]:
-        """The words before a command that record it; `traced` is what the device's kind asks for (`nsys_options`).
-        Nothing is sampled: that costs time and needs rights."""
+        """Return the words to put before a command to record it. `traced` has the options for the device
+        (`nsys_options`). Sampling is off: it takes time and needs privileges."""
         words = [self.path, "profile", f"--output={report}", "--force-overwrite=true", f"--session-new={session}"]
         words += ["--sample=none", "--cpuctxsw=none", "--kill=none"]
         return [*words, *traced]
 
     def end(self, session: str) -> None:
-        """End a session that is still going on, and with it the command that it records."""
+        """End a running session and the command that it records."""
         _call([self.path, "shutdown", "--kill=sigkill", f"--session={session}"])
 
 
 def find() -> Nsys | None:
-    """The Nsight Systems on PATH."""
+    """Return the Nsight Systems on PATH, or None."""
     path = shutil.which("nsys")
     if path is None:
         return None
@@ -70,7 +70,8 @@ def find() -> Nsys | None:
 
 
 def to_sqlite(report: Path, target: Path) -> None:
-    """Bring a report to SQLite; a `.qdstrm`, left where nsys found no importer, through that. Raises TraceError."""
+    """Export a report to SQLite. A `.qdstrm`, which nsys leaves if it finds no importer, is imported first. Raises
+    TraceError."""
     installed = find()
     if installed is None:
         raise TraceError(
@@ -79,9 +80,9 @@ def to_sqlite(report: Path, target: Path) -> None:
         )
     if report.suffix == ".qdstrm":
         imported = target.with_suffix(".nsys-rep")
-        # In a folder `host-linux-...` beside nsys's own, or in Debian's /usr/lib/nsight-systems.
-        places = [*Path(installed.path).resolve().parents[1:3], Path("/usr/lib/nsight-systems")]
-        importers = [found for place in places for found in sorted(place.glob("host-linux-*/QdstrmImporter"))]
+        # The importer is in a folder `host-linux-...` next to that of nsys, or in Debian's /usr/lib/nsight-systems.
+        folders = [*Path(installed.path).resolve().parents[1:3], Path("/usr/lib/nsight-systems")]
+        importers = [path for folder in folders for path in sorted(folder.glob("host-linux-*/QdstrmImporter"))]
         if not importers:
             raise TraceError(f"{report}: nsys {installed.version[0]}.{installed.version[1]} has no QdstrmImporter here")
         answer = _call([str(importers[0]), "--input-file", str(report), "--output-file", str(imported)])
@@ -95,12 +96,12 @@ def to_sqlite(report: Path, target: Path) -> None:
 
 
 def report_of(stem: Path) -> Path | None:
-    """The report that a recording left under a name without suffix."""
+    """Return the report of a recording, whose path without suffix is `stem`, or None."""
     return next((path for suffix in REPORTS if (path := stem.with_name(stem.name + suffix)).is_file()), None)
 
 
 def _call(words: Sequence[str]) -> CommandAnswer:
-    # An importer of its own would show windows.
+    # With a display, the importer would open windows.
     return process.ask(words, environment={name: value for name, value in os.environ.items() if name != "DISPLAY"})
 
 
@@ -108,18 +109,18 @@ def _call(words: Sequence[str]) -> CommandAnswer:
 
 
 def read(path: Path) -> tuple[Timeline, ...]:
-    """A timeline for each process that has tcbench's ranges. Raises TraceError."""
+    """Return a timeline for each process that has tcbench's ranges. Raises TraceError."""
     return tuple(assemble(title, recording, "nsys", io) for title, recording, io in recordings(path))
 
 
 def recordings(path: Path) -> tuple[tuple[Title, Recording, tuple[InputWork, ...]], ...]:
-    """Each process with tcbench's ranges, in order of their beginning: the cell, its steps with what the GPU
-    did, and what the input's own ranges say. Times are those of the report. Raises TraceError."""
+    """Return, for each process with tcbench's ranges in the order of their begin: the cell's title, the recording of
+    its steps and GPU activities, and the work in the input's own ranges. Times are the report's. Raises TraceError."""
     try:
-        # As a URI with everything quoted: a '#' or a '?' in a file's name is no mark of SQLite's.
+        # The URI is quoted, because '#' and '?' in a file's name would have a meaning for SQLite.
         with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro&immutable=1", uri=True)) as connection:
             connection.row_factory = _row
-            connection.set_progress_handler(lambda: 0, _STEPS_PER_SIGNAL)  # Python looks for signals in the call
+            connection.set_progress_handler(lambda: 0, _STEPS_PER_SIGNAL)  # Python handles signals in this call
             recordings = _Report(connection).recordings(path.stem)
     except _UnknownSchema as error:
         reason = "this version of tcbench does not know that form of Nsight Systems' export"
@@ -142,37 +143,37 @@ class _Range:
     payload: int | None
 
 
-def with_own(
-    seen: Recording, own: Recording, input_seen: Sequence[InputWork], input_sampled: Sequence[InputWork]
+def merge_recordings(
+    report: Recording, worker: Recording, input_reported: Sequence[InputWork], input_sampled: Sequence[InputWork]
 ) -> tuple[Recording, TimelineSource, Sequence[InputWork]]:
-    """A report's activities in the steps of the worker's own recording, in the worker's time, and the input's work:
-    what the report says of that, else what was sampled. The clocks are set by the beginnings of the steps that both
-    have. Raises TraceError where the report has none of those steps."""
-    begins = {span.step: span.begin_ns for span in own.spans if span.kind == "step"}
-    offsets = [begins[s.step] - s.begin_ns for s in seen.spans if s.kind == "step" and s.step in begins]
+    """Return the part of a report's recording that covers the steps in the worker's recording, with the worker's clock,
+    and the input's work as reported or, if nothing is reported, as sampled. The clocks are aligned by the begins of the
+    steps in both. Raises TraceError if the report has none of the steps."""
+    begins = {span.step: span.begin_ns for span in worker.spans if span.kind == "step"}
+    offsets = [begins[s.step] - s.begin_ns for s in report.spans if s.kind == "step" and s.step in begins]
     if not offsets:
         raise TraceError("Nsight Systems' report has none of the profiled steps")
     offset_ns = round(statistics.median(offsets))
     first_ns = min(begins.values())
 
-    def moved(spans: Iterable[_Timed]) -> Iterator[_Timed]:
+    def shifted(spans: Iterable[_Timed]) -> Iterator[_Timed]:
         for span in spans:
             yield msgspec.structs.replace(span, begin_ns=span.begin_ns + offset_ns, end_ns=span.end_ns + offset_ns)
 
-    work = [replace(w, begin_ns=w.begin_ns + offset_ns, end_ns=w.end_ns + offset_ns) for w in input_seen]
+    work = [replace(w, begin_ns=w.begin_ns + offset_ns, end_ns=w.end_ns + offset_ns) for w in input_reported]
     recording = Recording(
-        thread=seen.thread,
-        phases=own.phases,
-        spans=tuple(span for span in moved(seen.spans) if span.step in begins),
-        # The GPU's work on the steps before, which still ran, is left out.
-        calls=tuple(call for call in moved(seen.calls) if call.begin_ns >= first_ns),
-        activities=tuple(activity for activity in moved(seen.activities) if activity.end_ns >= first_ns),
+        thread=report.thread,
+        phases=worker.phases,
+        spans=tuple(span for span in shifted(report.spans) if span.step in begins),
+        # Without the GPU's remaining work on earlier steps.
+        calls=tuple(call for call in shifted(report.calls) if call.begin_ns >= first_ns),
+        activities=tuple(activity for activity in shifted(report.activities) if activity.end_ns >= first_ns),
     )
     return recording, "nsys", work or input_sampled
 
 
 _STEPS_PER_SIGNAL = 100_000
-"""Instructions of SQLite's machine between two looks for signals: some milliseconds."""
+"""The number of SQLite instructions between two checks for signals; they take some milliseconds."""
 
 _ACTIVITY = frozenset({"start", "end", "correlationId"})
 _COLUMNS = {
@@ -185,21 +186,21 @@ _COLUMNS = {
     "CUPTI_ACTIVITY_KIND_MEMSET": _ACTIVITY,
     "CUPTI_ACTIVITY_KIND_GRAPH_TRACE": frozenset({"start", "end"}),
 }
-"""The tables that are read, and the columns without which one is in a form that is not known."""
+"""The tables that are read, with the columns that they must have."""
 
 _NOT_READ = re.compile(r"CUPTI_ACTIVITY_KIND_(SYNCHRONIZATION|CUDA_EVENT|OVERHEAD|MEMORY|OPENACC|OPENMP)")
 
 
 class _UnknownSchema(Exception):
-    """The report may say something in a form that is not known, so that it must not be taken for saying nothing."""
+    """The report may have data in an unknown form, so that it must not be read as if it had none."""
 
 
 class _Report:
-    """Queries, each of what is there."""
+    """A report in SQLite, of which only the existing tables and columns are read."""
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._connection = connection
-        # Real tables alone: a view, which Nsight Systems never makes, may have no end.
+        # Only real tables: a crafted file may have views without end, and Nsight Systems makes no views.
         sources = connection.execute("SELECT name FROM sqlite_master WHERE type = 'table' AND sql LIKE 'CREATE TABLE%'")
         columns = {row["name"]: self._columns_of(row["name"]) for row in list(sources)}
         self._tables = {name: self._newest(name, columns) for name in _COLUMNS}
@@ -221,12 +222,13 @@ class _Report:
 
     @staticmethod
     def _newest(name: str, columns: Mapping[str, frozenset[str]]) -> str | None:
-        """Return the table of that name, or of its highest version (NAME_V2), that has the columns which are read."""
+        """Return the table NAME, or its highest version such as NAME_V2, that has the required columns."""
         versions = {table: re.fullmatch(rf"{name}(?:_V(\d{{1,9}}))?", table) for table in columns}
         numbered = [(int(match[1] or 1), table) for table, match in versions.items() if match]
         return max(((n, table) for n, table in numbered if columns[table] >= _COLUMNS[name]), default=(0, None))[1]
 
     def recordings(self, name: str) -> tuple[tuple[Title, Recording, tuple[InputWork, ...]], ...]:
+        """Return the recordings of all processes. `name` is the title of a process that does not name its cell."""
         events = list(self._rows("NVTX_EVENTS"))
         domains = {
             (_process(e["globalTid"]), e["domainId"]): self._text(e) for e in events if e["eventType"] == _DOMAIN_CREATE
@@ -317,7 +319,7 @@ class _Report:
         for row in self._connection.execute(f'SELECT * FROM "{table}" ORDER BY "start"'):
             if not isinstance(row["start"], int) or not isinstance(row["end"], int | None):
                 raise ValueError(f"a time in {table} is not a whole number")
-            if row["end"] is not None or name == "NVTX_EVENTS":  # else it had not ended when the report did
+            if row["end"] is not None or name == "NVTX_EVENTS":  # an activity without an end was cut off
                 yield row
 
     def _text(self, event: _SqlRow) -> str:
@@ -330,7 +332,7 @@ class _Report:
 
 
 _SqlRow = defaultdict[str, Any]
-"""A row by its columns, which has None in those that this version has not."""
+"""A row as a dictionary by column, with None for columns that do not exist."""
 
 
 def _row(cursor: sqlite3.Cursor, values: tuple[Any, ...]) -> _SqlRow:
@@ -339,7 +341,7 @@ def _row(cursor: sqlite3.Cursor, values: tuple[Any, ...]) -> _SqlRow:
 
 
 def _process(global_id: int | None) -> int:
-    """The process in a "serialised global id": 24 bits above the thread's 24."""
+    """Return the process id in a "serialised global id", which is 24 bits above the 24 bits of the thread id."""
     return ((global_id or 0) >> 24) & 0xFFFFFF
 
 
@@ -360,7 +362,7 @@ def _nameless(name: str) -> Title:
 
 
 def _nested(ranges: Iterable[_Range]) -> Iterator[HostSpan]:
-    """Steps, the phases in them, the layers in those, from ranges of one thread in order of their begin."""
+    """Yield the steps, phases and layers in the nested ranges of one thread, in the order of their begin."""
     open_ranges: list[_Range] = []
     for range_ in sorted(ranges, key=lambda r: (r.begin_ns, -r.end_ns)):
         while open_ranges and open_ranges[-1].end_ns <= range_.begin_ns:
@@ -376,7 +378,7 @@ def _nested(ranges: Iterable[_Range]) -> Iterator[HostSpan]:
 
 
 def _input_work(ranges: Iterable[_Range]) -> tuple[InputWork, ...]:
-    """The outermost ranges of each of the input's threads."""
+    """Return the outermost ranges of each input thread."""
     rows: dict[int, int] = {}
     ends: dict[int, int] = {}
     work = []

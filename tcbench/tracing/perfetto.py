@@ -1,8 +1,9 @@
-"""Timelines as Chrome trace JSON, which Perfetto (ui.perfetto.dev) and chrome://tracing open; and read back exactly.
+"""Timelines as Chrome trace JSON, which Perfetto (ui.perfetto.dev) and chrome://tracing open.
 
-One process per timeline, one thread per lane and row. Each span is a complete event (`"ph": "X"`, times in
-microseconds: "Trace Event Format", section "Complete Events") with all fields of the span in its `args`; everything
-else of a timeline stands under `otherData.tcbench`, with the version of this form.
+A trace has one process per timeline and one thread per lane and row. Each span is a complete event (`"ph": "X"`, times
+in microseconds: "Trace Event Format", section "Complete Events"), with all fields of the span in its `args`, so that
+reading returns exactly what was written. The other fields of a timeline are in `otherData.tcbench`, with the version of
+this format.
 """
 
 import dataclasses
@@ -21,16 +22,16 @@ from tcbench.core.record import Record
 from tcbench.core.timeline import Lane, Span, Timeline, TimelineSource
 
 SCHEMA = 1
-"""The version of this form."""
+"""The version of the format."""
 
 _MOST_BYTES = 256 * 2**20
-"""Of a trace that is read: ours are a few MB, but a small file may unpack to anything."""
+"""The most bytes of a trace that are read. tcbench's traces have a few MB, but a small file may unpack to any size."""
 
 _THREADS: dict[Lane, tuple[int, str]] = {"host": (1, "CPU"), "io": (1001, "input thread"), "gpu": (2001, "GPU stream")}
-"""Of each lane: the id of its first thread, and what a thread is called."""
+"""The id of the first thread and the name of threads for each lane."""
 
 _ARGS = [field for field in dataclasses.fields(Span) if field.name != "name"]
-"""A span, whole: the times in an event are rounded."""
+"""The fields of a span in an event's `args`. They include the exact times, since an event's own times are rounded."""
 
 
 class _Event(msgspec.Struct, frozen=True):
@@ -54,7 +55,7 @@ class _TimelineHead(msgspec.Struct, frozen=True):
     unit: str = "images"
 
 
-class _Ours(msgspec.Struct, frozen=True):
+class _TraceHead(msgspec.Struct, frozen=True):
     schema: int
     version: str
     timelines: tuple[_TimelineHead, ...]
@@ -62,7 +63,7 @@ class _Ours(msgspec.Struct, frozen=True):
 
 
 class _OtherData(msgspec.Struct, frozen=True):
-    tcbench: _Ours | None = None
+    tcbench: _TraceHead | None = None
 
 
 class _Trace(msgspec.Struct, frozen=True):
@@ -72,13 +73,13 @@ class _Trace(msgspec.Struct, frozen=True):
 
 
 def write(timelines: Sequence[Timeline], path: Path, record: Record | None = None) -> None:
-    """Write `.json`, or `.json.gz`. `record` is that of the trial in which it was taken. Raises StoreError."""
+    """Write timelines as `.json` or `.json.gz`. `record` is the trial in which they were recorded. Raises
+    StoreError."""
     events = [event for pid, timeline in enumerate(timelines, start=1) for event in _events(pid, timeline)]
     heads = tuple(_TimelineHead(*(getattr(t, name) for name in _TimelineHead.__struct_fields__)) for t in timelines)
-    trace = _Trace(tuple(events), _OtherData(_Ours(SCHEMA, __version__, heads, record)))
-    data = msgspec.json.encode(trace)
-    data = gzip.compress(data, mtime=0) if path.suffix == ".gz" else data
-    files.write(path, data, files.ANOTHER_FOLDER)
+    content = msgspec.json.encode(_Trace(tuple(events), _OtherData(_TraceHead(SCHEMA, __version__, heads, record))))
+    content = gzip.compress(content, mtime=0) if path.suffix == ".gz" else content
+    files.write(path, content, files.ANOTHER_FOLDER)
 
 
 def _events(pid: int, timeline: Timeline) -> list[_Event]:
@@ -91,7 +92,7 @@ def _events(pid: int, timeline: Timeline) -> list[_Event]:
         names.setdefault(tid, f"{thread} {span.row}" if span.row or span.lane != "host" else thread)
         if span.lane == "io":
             names[tid] = f"input {span.name}"
-        args = {of.name: value for of in _ARGS if (value := getattr(span, of.name)) != of.default}
+        args = {field.name: value for field in _ARGS if (value := getattr(span, field.name)) != field.default}
         ts, dur = round(span.begin_s * 1e6, 3), round(span.duration_s * 1e6, 3)
         events.append(_Event(span.name, "X", pid, tid, ts, dur, span.kind, args))
     for tid, thread in names.items():
@@ -101,9 +102,10 @@ def _events(pid: int, timeline: Timeline) -> list[_Event]:
 
 
 def read(path: Path) -> tuple[Timeline, ...]:
-    """Timelines as they were written. Raises TraceError for another file, and ValueError as `Timeline` does."""
-    ours, events = _decode(path)
-    spans: list[list[Span]] = [[] for _ in ours.timelines]
+    """Read the timelines of a trace that `write` wrote. Raises TraceError for any other file, and ValueError if a
+    timeline is not valid."""
+    trace_head, events = _decode(path)
+    spans: list[list[Span]] = [[] for _ in trace_head.timelines]
     try:
         for event in events:
             if event.ph == "X":
@@ -111,23 +113,25 @@ def read(path: Path) -> tuple[Timeline, ...]:
     except (msgspec.ValidationError, IndexError, TypeError) as error:
         raise TraceError(f"{path}: not a trace of tcbench's as it was written ({error})") from None
     return tuple(
-        Timeline(**msgspec.structs.asdict(head), spans=tuple(own_spans), record=ours.record)
-        for head, own_spans in zip(ours.timelines, spans, strict=True)
+        Timeline(**msgspec.structs.asdict(head), spans=tuple(timeline_spans), record=trace_head.record)
+        for head, timeline_spans in zip(trace_head.timelines, spans, strict=True)
     )
 
 
 def _unpacked(path: Path) -> bytes:
+    """Return the uncompressed content of a file. Raises TraceError if it is too large."""
     with files.opened(path) as file:
         packed = file.read(2) == b"\x1f\x8b"
     with gzip.open(path) if packed else files.opened(path) as opened:
-        data = opened.read(_MOST_BYTES + 1)
-    if len(data) > _MOST_BYTES:
+        content = opened.read(_MOST_BYTES + 1)
+    if len(content) > _MOST_BYTES:
         size = f"{_MOST_BYTES >> 20} MiB" + (" unpacked" if packed else "")
         raise TraceError(f"{path}: more than {size}, which no trace of `tcbench profile` is; left unread")
-    return data
+    return content
 
 
-def _decode(path: Path) -> tuple[_Ours, tuple[_Event, ...]]:
+def _decode(path: Path) -> tuple[_TraceHead, tuple[_Event, ...]]:
+    """Return the head and the events of a trace. Raises TraceError."""
     try:
         trace = msgspec.json.decode(_unpacked(path), type=_Trace)
     except OSError as error:
@@ -138,9 +142,9 @@ def _decode(path: Path) -> tuple[_Ours, tuple[_Event, ...]]:
         raise TraceError(f"{path}: not a trace that `tcbench profile` wrote ({error})") from None
     except (msgspec.DecodeError, RecursionError) as error:
         raise TraceError(f"{path}: not a whole trace ({error}); make it again with `tcbench profile`") from None
-    ours = trace.otherData.tcbench
-    if ours is None:
+    head = trace.otherData.tcbench
+    if head is None:
         raise TraceError(f"{path}: a trace, but not one that `tcbench profile` wrote")
-    if ours.schema > SCHEMA:
-        raise TraceError(f"{path}: its form {ours.schema} is newer than this tcbench reads ({SCHEMA}); upgrade tcbench")
-    return ours, trace.traceEvents
+    if head.schema > SCHEMA:
+        raise TraceError(f"{path}: its form {head.schema} is newer than this tcbench reads ({SCHEMA}); upgrade tcbench")
+    return head, trace.traceEvents

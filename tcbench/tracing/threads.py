@@ -1,14 +1,14 @@
-"""Times at which the input's own threads work, seen from outside: the kernel's account of each thread, sampled.
+"""The working times of the input's threads, sampled from the kernel's accounting of CPU time.
 
-DALI's threads run no Python and call nothing that could be wrapped. But they have names (/proc/PID/task/TID/comm), and
-Linux keeps for each thread the nanoseconds that it has spent on a processor (the first number of
-/proc/PID/task/TID/schedstat; Documentation/scheduler/sched-stats.rst). That is read every `INTERVAL_S` by the process
-that started the worker, never by a thread of the worker, which would fight it for the interpreter lock.
+DALI's threads run no Python code that could be instrumented. But they have names (/proc/PID/task/TID/comm), and Linux
+counts the nanoseconds that each thread has spent on a CPU (the first number in /proc/PID/task/TID/schedstat;
+Documentation/scheduler/sched-stats.rst). The process that started the worker reads this every `INTERVAL_S`. A thread of
+the worker would compete for its interpreter lock.
 
-Resolution. The sum of a thread's spans is exact to a scheduler tick. Where a span lies is not: a thread that was on a
-processor for d nanoseconds since the last sample is shown as working in the last d before this one, so its edges may be
-off by an interval, and by a tick (1 to 4 ms) for a thread that nothing interrupts, since the kernel adds up when a
-thread is switched out or at the tick. A thread that waits for a processor is not working.
+Resolution: the sum of a thread's spans is exact to a scheduler tick (1 to 4 ms). The position of a span is less exact.
+A thread that was on a CPU for d nanoseconds since the last sample is shown as working in the last d before this sample.
+The edges may be off by a sampling interval, and by a tick for a thread that is never interrupted, since the kernel
+updates the count only at ticks and context switches. A thread that waits for a CPU is not working.
 """
 
 import contextlib
@@ -22,24 +22,24 @@ from typing import Self
 from tcbench.tracing.attribution import InputWork
 
 INTERVAL_S = 0.002
-"""Between two samples. Reading ten threads takes about 0.05 ms of another core than the worker's."""
+"""The time between two samples. Reading ten threads takes about 0.05 ms, on another core than the worker's."""
 
 INPUT_THREADS = ("[DALI]", "PrefetchWorker")
-"""Prefixes of the names of DALI's threads (the kernel keeps 15 characters)."""
+"""Prefixes of the names of DALI's threads (the kernel stores 15 characters)."""
 
 _JOIN_NS = 100_000
-"""Spans of one thread that are no further apart are one."""
+"""The largest gap between two spans of a thread that are joined."""
 
 _SAMPLES_PER_LISTING = 50
-"""Samples between two searches for new threads."""
+"""The number of samples between two searches for new threads."""
 
 Sample = tuple[int, Mapping[int, int]]
-"""Nanoseconds of CLOCK_MONOTONIC, and of each thread on a processor since it began, by its id."""
+"""A time of CLOCK_MONOTONIC, and the CPU time of each thread by its id, in nanoseconds."""
 
 
 class ThreadSampler:
-    """Watches a process's input threads from `__enter__` to `__exit__`; then `work` says when they worked. A process
-    without such threads, or that has gone, has none."""
+    """A context in which the input threads of a process are sampled. Afterwards `work` has their working times. It is
+    empty for a process that has no such threads or has ended."""
 
     def __init__(self, pid: int) -> None:
         self._tasks = Path(f"/proc/{pid}/task")
@@ -57,13 +57,15 @@ class ThreadSampler:
         self.stop()
 
     def stop(self) -> None:
+        """Stop sampling."""
         self._stop.set()
         if self._thread.is_alive():
             self._thread.join()
 
     @property
     def work(self) -> tuple[InputWork, ...]:
-        return work_of(self._samples, self._names)
+        """The working times of the threads."""
+        return input_work(self._samples, self._names)
 
     def _run(self) -> None:
         due = time.monotonic()
@@ -95,13 +97,13 @@ class ThreadSampler:
     def _sample(self) -> Sample:
         on_cpu_ns = {}
         for tid, file in self._files.items():
-            with contextlib.suppress(OSError, ValueError, IndexError):  # it has ended
+            with contextlib.suppress(OSError, ValueError, IndexError):  # the thread has ended
                 on_cpu_ns[tid] = int(os.pread(file, 64, 0).split()[0])
         return time.perf_counter_ns(), on_cpu_ns
 
 
-def work_of(samples: Iterable[Sample], names: Mapping[int, str]) -> tuple[InputWork, ...]:
-    """From samples to spans, in order of their begin. Rows are threads in order of their ids."""
+def input_work(samples: Iterable[Sample], names: Mapping[int, str]) -> tuple[InputWork, ...]:
+    """Convert samples to spans, sorted by their begin. Rows are the threads in the order of their ids."""
     rows = {tid: row for row, tid in enumerate(sorted(names))}
     spans: dict[int, list[tuple[int, int]]] = {tid: [] for tid in rows}
     before: dict[int, int] = {}
@@ -116,8 +118,8 @@ def work_of(samples: Iterable[Sample], names: Mapping[int, str]) -> tuple[InputW
 
 
 def _add(spans: list[tuple[int, int]], begin_ns: int, end_ns: int) -> None:
-    """One more piece of work, joined to the last where they touch. A joined piece is as long as its parts, and ends
-    where the last ends: what the kernel added up late lies further back, and no time is counted twice or lost."""
+    """Append a span, or join it to the last one if the gap is small. A joined span is as long as its parts together and
+    ends where the last part ends, so that no time is lost or counted twice."""
     length_ns = end_ns - begin_ns
     while spans and end_ns - length_ns - spans[-1][1] <= _JOIN_NS:
         last_begin_ns, last_end_ns = spans.pop()

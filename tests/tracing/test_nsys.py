@@ -199,11 +199,11 @@ def test_the_steps_of_the_workers_own_recording_are_kept_in_its_time(tmp_path):
     ((_, seen, _),) = nsys.recordings(report.close())
     own_steps = tuple(HostSpan("step", "step", n, None, 50_000 + n * 1000, 51_000 + n * 1000) for n in (2, 3))
     own = Recording(thread=1, phases=("io", "forward"), spans=own_steps)
-    recording, source, _ = nsys.with_own(seen, own, (), ())
+    recording, source, _ = nsys.merge_recordings(seen, own, (), ())
     assert source == "nsys"
     assert [(s.step, s.begin_ns) for s in recording.spans if s.kind == "step"] == [(2, 52_000), (3, 53_000)]
     with pytest.raises(TraceError, match="none of the profiled steps"):
-        nsys.with_own(seen, Recording(thread=1, phases=(), spans=()), (), ())
+        nsys.merge_recordings(seen, Recording(thread=1, phases=(), spans=()), (), ())
 
 
 def test_on_a_gpu_only_the_marked_steps_are_recorded_and_the_worker_goes_on():

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tcbench.tracing import threads
 from tcbench.tracing.attribution import InputWork
-from tcbench.tracing.threads import ThreadSampler, work_of
+from tcbench.tracing.threads import ThreadSampler, input_work
 
 MS = 1_000_000
 
@@ -26,7 +26,7 @@ MS = 1_000_000
 )
 def test_a_thread_works_where_its_time_on_a_processor_grew(on_cpu_ms, spans):
     samples = [(2 * n * MS, {7: total * MS}) for n, total in enumerate(on_cpu_ms)]
-    assert work_of(samples, {7: "[DALI] TP0"}) == tuple(InputWork("[DALI] TP0", 0, a * MS, b * MS) for a, b in spans)
+    assert input_work(samples, {7: "[DALI] TP0"}) == tuple(InputWork("[DALI] TP0", 0, a * MS, b * MS) for a, b in spans)
 
 
 @given(st.lists(st.tuples(st.integers(1, 5 * MS), st.floats(0, 1)), min_size=1, max_size=60))
@@ -36,7 +36,7 @@ def test_spans_of_a_thread_never_overlap_and_add_up_to_its_time_on_a_processor(p
     for wait_ns, share in pieces:
         now, total = now + wait_ns, total + int(wait_ns * share)
         samples.append((now, {1: total}))
-    work = work_of(samples, {1: "x"})
+    work = input_work(samples, {1: "x"})
     assert sum(w.end_ns - w.begin_ns for w in work) == total
     assert all(a.end_ns < b.begin_ns for a, b in itertools.pairwise(work))
     assert all(0 <= w.begin_ns < w.end_ns <= now for w in work)

@@ -172,7 +172,7 @@ class ProfiledTrial:
         database = folder / "report.sqlite"
         nsys.to_sqlite(report, database)
         _, activities, input_work = nsys.recordings(database)[0]
-        timeline = assemble(title, *nsys.with_own(activities, ranges, input_work, work))
+        timeline = assemble(title, *nsys.merge_recordings(activities, ranges, input_work, work))
         imported = nsys.report_of(folder / "report") or report
         copy = self.stem.with_name(self.stem.name + imported.suffix)
         with imported.open("rb") as source, files.replacing(copy, self.remedy) as target:

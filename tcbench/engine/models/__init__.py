@@ -1,6 +1,6 @@
-"""The models a scenario may name, as framework-free descriptions: those in `MODELS` of any module here.
+"""The models that a scenario may name, described without a framework: those in `MODELS` of the modules here.
 
-Backends build them from their stages (`geometry`); nothing else looks inside."""
+Backends build them from their stages (`geometry`)."""
 
 import importlib
 import pkgutil
@@ -24,6 +24,6 @@ def known_models() -> Mapping[str, Network]:
 
 
 def described(name: str, variant: str, image_size: int) -> Network | None:
-    """The model of a cell; None where a record names a model, a variant or a size of images that there is not."""
+    """Return a cell's model, or None if a record names an unknown model or variant or an image size that is too small."""
     model = MODELS.get(name)
     return model if model and variant in model.variants and image_size >= model.min_image_size else None

@@ -1,7 +1,7 @@
-"""Networks as numbers, without a framework: stages, of which follow parameters, arithmetic and layers.
+"""Descriptions of networks without a framework.
 
-A network is a sequence of named stages. Each backend builds a stage of its own parts; nothing else looks inside. Sizes
-are of square images and square windows."""
+A network is a sequence of named stages, from which its layers, parameters and arithmetic are derived. Each backend
+builds the stages in its own way. All images and windows are square."""
 
 import dataclasses
 import functools
@@ -16,8 +16,8 @@ from tcbench.core.errors import SelectionError
 
 @dataclass(frozen=True)
 class Conv:
-    """A convolution followed by batch normalisation, or by the addition of a bias if `bias`; then by ReLU if `relu`.
-    `pad`: by default what keeps the image's size at stride 1."""
+    """A convolution followed by batch normalisation (or a bias if `bias`), and by ReLU if `relu`. The default `pad`
+    keeps the image's size at stride 1."""
 
     in_channels: int
     out_channels: int
@@ -34,8 +34,8 @@ class Conv:
 
 @dataclass(frozen=True)
 class Block:
-    """Convolutions around a shortcut, which the last of them adds before its ReLU: two (basic) or three (bottleneck).
-    `shortcut` is None where the block's input is added as it is."""
+    """A residual block of two (basic) or three (bottleneck) convolutions. The shortcut is added before the last ReLU.
+    If `shortcut` is None, the block's input itself is added."""
 
     convs: tuple[Conv, ...]
     shortcut: Conv | None
@@ -43,7 +43,7 @@ class Block:
 
 @dataclass(frozen=True)
 class MaxPool:
-    """Maxima over windows. `ceil`: a last window that begins inside the image counts although it ends outside."""
+    """Max pooling. With `ceil`, the last window may end outside the image."""
 
     ksize: int
     stride: int
@@ -53,13 +53,13 @@ class MaxPool:
 
 @dataclass(frozen=True)
 class GlobalAverage:
-    """Means over the whole image: (N, C)."""
+    """Global average pooling: the result has the shape (N, C)."""
 
 
 @dataclass(frozen=True)
 class TiledAverage:
-    """Means over `out` x `out` windows, as `tcbench.engine.work.TiledAverageForward` has them: so a classifier that was
-    made for one size of images takes any."""
+    """Average pooling to `out` x `out` pixels (`tcbench.engine.work.TiledAverageForward`), by which a classifier for
+    one image size accepts any size."""
 
     out: int
 
@@ -76,16 +76,16 @@ class Lrn:
 
 @dataclass(frozen=True)
 class Dropout:
-    """In training each value is zero with the probability `ratio`, else x / (1 - ratio)."""
+    """Dropout: in training each activation x becomes 0 with the probability `ratio`, else x / (1 - ratio)."""
 
     ratio: float
 
 
 @dataclass(frozen=True)
 class Linear:
-    """A product with a matrix, and a bias; then ReLU if `relu`. Its input is a vector, or the map of `in_features`
-    channels and `side` x `side` pixels. `std`: the standard deviation of its initial weights; None: He's, as of
-    convolutions."""
+    """A fully connected layer with a bias, followed by ReLU if `relu`. Its input is a vector, or a feature map with
+    `in_features` channels and `side` x `side` pixels. `std` is the standard deviation of the initial weights; None
+    means He's, as for convolutions."""
 
     in_features: int
     out_features: int
@@ -96,14 +96,14 @@ class Linear:
 
 @dataclass(frozen=True)
 class Branches:
-    """Sequences beside each other on one input, whose outputs are concatenated along channels."""
+    """Parallel sequences of stages with the same input. Their outputs are concatenated along channels."""
 
     branches: tuple[tuple["Named", ...], ...]
 
 
 @dataclass(frozen=True)
 class Auxiliary:
-    """A classifier on what passes by, for training alone: its loss is added with a weight."""
+    """An auxiliary classifier on the current feature map. In training its loss is added with a weight."""
 
     stages: tuple["Named", ...]
     weight: float
@@ -113,18 +113,20 @@ Stage = Conv | Block | MaxPool | GlobalAverage | TiledAverage | Lrn | Dropout | 
 Named = tuple[str, Stage]
 
 
-Made = TypeVar("Made")
+Built = TypeVar("Built")
 
 
 @functools.lru_cache(maxsize=64)
 def _parameters(maker: Callable[..., Any]) -> frozenset[str]:
+    """Return the names of a function's parameters."""
     return frozenset(inspect.signature(maker).parameters)
 
 
-def build(stage: Stage, makers: Mapping[type[Stage], Callable[..., Made]], reader: str, *place: Any) -> Made:
-    """What a reader makes of a stage: its maker is called with a place and the stage's fields by name. Raises
-    SelectionError for a field that the maker does not take, unless it has its default: somebody who does not read, say,
-    `groups` would build another network without a word."""
+def build(stage: Stage, makers: Mapping[type[Stage], Callable[..., Built]], reader: str, *place: Any) -> Built:
+    """Build a stage: call the maker of its type with `place` and with the stage's fields by name, and return the
+    result. Raises SelectionError for a field that the maker does not take, unless the field has its default. Otherwise
+    a maker that ignores a field such as `groups` would silently build a different network. `reader` names the makers in
+    the message."""
     maker = next((maker for kind, maker in makers.items() if isinstance(stage, kind)), None)
     if maker is None:
         raise SelectionError(f"{reader} builds no {type(stage).__name__}: expected one of its makers to take {stage}")
@@ -144,11 +146,16 @@ Kind = Literal["conv", "max_pool", "average_pool", "tiled_average", "lrn", "drop
 
 @dataclass(frozen=True)
 class Layer:
-    """One place in a network: `conv` (batch normalisation follows, or a `bias`, then the addition of a shortcut if
-    `add`, then ReLU if `relu`), `max_pool`, `average_pool` (over the whole image), `tiled_average`, `lrn`, `dropout`,
-    `concat` (of parts with `in_channels`' channels in all) or `fc` (with a bias; of maps in a window of their size).
-    Sizes are of square images. `first`: its input is the image, which needs no gradient. `ceil` as in MaxPool, `parts`:
-    the channels that are concatenated, `stage`: of `lrn` and `dropout`, their settings."""
+    """A layer of a network, with its shapes.
+
+    - `conv`: followed by batch normalisation or a `bias`, then the addition of a shortcut if `add`, then ReLU if
+      `relu`.
+    - `fc`: a fully connected layer with a bias, on a feature map of `ksize` x `ksize` pixels.
+    - `concat`: a concatenation of branches with `parts` channels.
+    - `lrn`, `dropout`: `stage` has their settings.
+    - `max_pool` (with `ceil` as in MaxPool), `average_pool` (over the whole image), `tiled_average`.
+
+    `first` is set if the input is the image, which needs no gradient."""
 
     name: str
     kind: Kind
@@ -169,14 +176,14 @@ class Layer:
 
     @property
     def macs(self) -> int:
-        """Multiply-accumulates for one image's forward pass; of convolutions and matrix products alone."""
+        """Multiply-accumulates of a convolution or fully connected layer in the forward pass of one image."""
         if self.kind not in ("conv", "fc"):
             return 0
         return self.in_channels * self.out_channels * (self.ksize * self.out_size) ** 2
 
     @property
     def parameters(self) -> int:
-        """Trained values: filters or a matrix, and batch normalisation's scale and shift, or a bias."""
+        """The number of trained parameters: weights, and a bias or batch normalisation's scale and shift."""
         if self.kind not in ("conv", "fc"):
             return 0
         vectors = 1 if self.bias else 2
@@ -185,9 +192,9 @@ class Layer:
 
 @dataclass(frozen=True)
 class Network:
-    """A network that says which stages it has. `source`: the publication that defines it. `min_image_size`: the side,
-    in pixels, of the smallest image that leaves no empty feature map. `learning_rate`: the highest that is tried; one
-    without batch normalisation diverges at rates that others train at."""
+    """A network that is defined by its stages. `source` is the publication. `min_image_size` is the side, in pixels, of
+    the smallest image for which no feature map is empty. `learning_rate` is the highest rate to use: networks without
+    batch normalisation diverge at rates at which others train."""
 
     name: str
     source: str = ""
@@ -196,38 +203,39 @@ class Network:
     learning_rate: float = math.inf
 
     def stages(self, variant: str, n_classes: int) -> Iterator[Named]:
-        """The stages in order, by name; the last gives the logits. Raises ValueError for an unknown variant."""
+        """Yield the named stages in order. The last returns the logits. Raises ValueError for an unknown variant."""
         raise NotImplementedError
 
     def check(self, variant: str) -> None:
-        """Raises ValueError for a variant that there is not."""
+        """Check that a variant exists. Raises ValueError if it does not."""
         if variant not in self.variants:
             raise ValueError(f"unknown variant {variant!r}, expected one of {', '.join(self.variants)}")
 
     def parameters(self, n_classes: int) -> int:
-        """Number of trained values; the same for every variant and size of images."""
+        """Return the number of trained parameters, which is the same for all variants and image sizes."""
         return sum(layer.parameters for layer in self.layers(self.variants[0], self.min_image_size, n_classes))
 
     def macs(self, variant: str, image_size: int, n_classes: int) -> int:
-        """Multiply-accumulates of the convolutions and matrix products for one image's forward pass."""
+        """Return the multiply-accumulates of convolutions and fully connected layers in the forward pass of one image."""
         return sum(layer.macs for layer in self.layers(variant, image_size, n_classes))
 
     def layers(self, variant: str, image_size: int, n_classes: int) -> Iterator[Layer]:
-        """All layers of a forward pass in order, named by stage; in a block "block1.a" and so on, shortcut first."""
+        """Yield all layers of a forward pass in order, named by their stage. In a block the shortcut comes first, then
+        "block1.a" and so on."""
         layers = _Walk(image_size).sequence("", self.stages(variant, n_classes))
         yield replace(next(layers), first=True)
         yield from layers
 
 
 class _Walk:
-    """Follows the channels and the side of an image through stages."""
+    """A walk through stages that keeps track of the channels and the side of the image."""
 
     def __init__(self, size: int, channels: int = 0) -> None:
         self.channels = channels
         self.size = size
 
     def sequence(self, path: str, stages: Iterable[Named]) -> Iterator[Layer]:
-        """The layers of stages below a path such as "3a."."""
+        """Yield the layers of stages, with names that begin with a path such as "3a."."""
         for name, stage in stages:
             yield from self.stage(f"{path}{name}", stage)
 
@@ -283,7 +291,7 @@ class _Walk:
         yield Layer(name, "fc", in_features, out_features, side, 1, side, relu=relu, bias=True)
 
     def _to(self, name: str, kind: Kind, size: int) -> Layer:
-        """A layer from here to so many pixels, where the walk goes on."""
+        """Return a layer from the current size to `size`, which becomes the current size."""
         before, self.size = self.size, size
         return Layer(name, kind, self.channels, self.channels, before, size)
 

@@ -1,8 +1,8 @@
-"""GoogLeNet with its biases and local response normalisations, without batch normalisation.
+"""GoogLeNet with biases and local response normalisation, without batch normalisation.
 
-Source: C. Szegedy et al., "Going Deeper with Convolutions", 2014, table 1 and section 5; what that leaves open (local
-response normalisation over 5 channels, windows that may end outside the image) as in Caffe's bvlc_googlenet. The
-auxiliary classifiers average 5x5 windows, 3 apart, to 4x4 at 224x224, and to 4x4 at any other size too."""
+Source: C. Szegedy et al., "Going Deeper with Convolutions", 2014, table 1 and section 5. Details that the paper leaves
+open (normalisation over 5 channels, windows that may end outside the image) are as in Caffe's bvlc_googlenet. The
+auxiliary classifiers average to 4x4, at 224x224 as in the paper over 5x5 windows with stride 3."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -20,15 +20,16 @@ _INCEPTIONS = {
     "5a": (256, 160, 320, 32, 128, 128),
     "5b": (384, 192, 384, 48, 128, 128),
 }
-"""Channels of 1x1, 3x3 reduce, 3x3, 5x5 reduce, 5x5 and pool proj."""
+"""The channels of each inception module: 1x1, 3x3 reduce, 3x3, 5x5 reduce, 5x5 and pool proj."""
 _STD = 0.01
-"""Of a classifier's initial weights."""
+"""The standard deviation of a classifier's initial weights."""
 _POOL = geometry.MaxPool(3, 2, ceil=True)
 
 
 @dataclass(frozen=True)
 class GoogLeNet(geometry.Network):
-    """`auxiliary`: with two more classifiers, whose losses count 0.3 each in training. `thinner`: divides channels."""
+    """GoogLeNet. With `auxiliary` it has two auxiliary classifiers, whose losses have the weight 0.3. All numbers of
+    channels are divided by `thinner`."""
 
     learning_rate: float = 1e-3
     auxiliary: bool = False
@@ -69,17 +70,19 @@ class GoogLeNet(geometry.Network):
 
 
 def _inception(
-    channels: int, one: int, three_in: int, three: int, five_in: int, five: int, pooled: int
+    channels: int, out_1x1: int, mid_3x3: int, out_3x3: int, mid_5x5: int, out_5x5: int, out_pool: int
 ) -> geometry.Branches:
+    """Return an inception module with these numbers of channels."""
+
     def conv(inputs: int, outputs: int, ksize: int) -> geometry.Conv:
         return geometry.Conv(inputs, outputs, ksize, bias=True)
 
     return geometry.Branches(
         (
-            (("1x1", conv(channels, one, 1)),),
-            (("3x3 reduce", conv(channels, three_in, 1)), ("3x3", conv(three_in, three, 3))),
-            (("5x5 reduce", conv(channels, five_in, 1)), ("5x5", conv(five_in, five, 5))),
-            (("pool", geometry.MaxPool(3, 1, 1)), ("pool proj", conv(channels, pooled, 1))),
+            (("1x1", conv(channels, out_1x1, 1)),),
+            (("3x3 reduce", conv(channels, mid_3x3, 1)), ("3x3", conv(mid_3x3, out_3x3, 3))),
+            (("5x5 reduce", conv(channels, mid_5x5, 1)), ("5x5", conv(mid_5x5, out_5x5, 5))),
+            (("pool", geometry.MaxPool(3, 1, 1)), ("pool proj", conv(channels, out_pool, 1))),
         )
     )
 

@@ -1,8 +1,9 @@
-"""Residual networks for ImageNet as numbers: their convolutions, in order, without a framework.
+"""Residual networks for ImageNet.
 
 Source: K. He, X. Zhang, S. Ren, J. Sun, "Deep Residual Learning for Image Recognition", 2015, table 1. Variant `v1` is
-the paper's and the talk's: a stage's stride sits in the first convolution of its first block. `v1.5` moves it to the
-3x3 convolution of a bottleneck, as PyTorch and MLPerf have it; a basic block begins with that, so it has no other."""
+that of the paper and the talk: the stride of a stage is in the first convolution of its first block. Variant `v1.5` has
+it in the 3x3 convolution of the bottleneck, as PyTorch and MLPerf do. Basic blocks begin with a 3x3 convolution, so
+networks made of them have only `v1`."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -12,9 +13,10 @@ from tcbench.engine.models.geometry import Block, Conv, GlobalAverage, Linear, M
 
 @dataclass(frozen=True)
 class ResNet(Network):
-    """A stem, max pooling 3x3 with stride 2, blocks around shortcuts, means over the whole image, and a classifier. The
-    blocks come in groups, each after the first of half the image's side and twice the channels: bottlenecks (1x1, 3x3,
-    1x1 to four times the width) or basic blocks (3x3, 3x3). `width`: that of the first group."""
+    """A residual network: stem, 3x3 max pooling with stride 2, residual blocks, global average pooling and classifier.
+
+    Blocks are bottlenecks (1x1, 3x3, 1x1 to four times the width) or basic blocks (3x3, 3x3). They come in stages; each
+    stage after the first halves the image's side and doubles the channels. `width` is that of the first stage."""
 
     stem: Conv = Conv(3, 64, 7, 2)  # noqa: RUF009  (frozen)
     source: str = "K. He et al., Deep Residual Learning for Image Recognition, 2015, table 1"
@@ -25,7 +27,7 @@ class ResNet(Network):
 
     @property
     def features(self) -> int:
-        """Channels before the classifier."""
+        """The number of channels before the classifier."""
         return self._channels(len(self.blocks_per_stage) - 1)
 
     def stages(self, variant: str, n_classes: int) -> Iterator[Named]:
@@ -40,7 +42,7 @@ class ResNet(Network):
         return (self.width << stage) * (4 if self.bottleneck else 1)
 
     def blocks(self, variant: str) -> Iterator[Block]:
-        """All blocks in order. Raises ValueError for an unknown variant."""
+        """Yield all blocks in order. Raises ValueError for an unknown variant."""
         self.check(variant)
         in_channels = self.stem.out_channels
         for stage, n_blocks in enumerate(self.blocks_per_stage):

@@ -1,8 +1,8 @@
 """VGG with 16 layers of weights.
 
 Source: K. Simonyan, A. Zisserman, "Very Deep Convolutional Networks for Large-Scale Image Recognition", 2014,
-configuration D; as in torchvision's vgg16, means over windows before the classifier let it take images of any size: at
-224x224 they leave the map as it is."""
+configuration D. As in torchvision's vgg16, average pooling before the classifier makes it accept images of any size; at
+224x224 it changes nothing."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -10,12 +10,13 @@ from dataclasses import dataclass
 from tcbench.engine.models.geometry import Conv, Dropout, Linear, MaxPool, Named, Network, TiledAverage
 
 _STD = 0.01
-"""Of a matrix's initial weights, as torchvision has it."""
+"""The standard deviation of the initial weights of fully connected layers, as in torchvision."""
 
 
 @dataclass(frozen=True)
 class Vgg(Network):
-    """`widths`: the channels of each convolution, stage by stage."""
+    """VGG: stages of 3x3 convolutions, each followed by max pooling, and three fully connected layers. `widths` has the
+    channels of each convolution by stage."""
 
     learning_rate: float = 1e-3
     widths: tuple[tuple[int, ...], ...] = ((64,) * 2, (128,) * 2, (256,) * 3, (512,) * 3, (512,) * 3)

@@ -1,2 +1,1 @@
-"""Training to an end and looking at gradients on the way, and how far configs are from fp32. `worker` is the process
-that trains, `gradients` counts magnitudes."""
+"""Training runs for `tcbench numerics`: accuracy, histograms of gradients, and the distances of configs from fp32."""

@@ -1,7 +1,8 @@
-"""Every config a few steps from the same weights over the same batches: how far is each from the config without its
-last rung, and from fp32? What is it seen to do, and does its optimizer do what its rungs declare?
+"""The parity run: each config takes a few steps from the same weights on the same batches.
 
-fp32 itself is compared with a run in float64. Tests compare each operation in float64 with Chainer's functions."""
+It measures how far each config is from the config without its last rung and from fp32, observes what its session does,
+and checks that its optimizer does what its rungs declare. fp32 itself is compared with a run in float64. Tests compare
+each operation in float64 with Chainer's functions."""
 
 import contextlib
 import dataclasses
@@ -27,24 +28,24 @@ from tcbench.engine.backends.chainer.sites import processor
 from tcbench.engine.feeds.base import Feed
 from tcbench.engine.feeds.spec import FeedSpec
 from tcbench.engine.models.small import WELL_CONDITIONED
-from tcbench.engine.numerics.flow import layers_of, on_host
+from tcbench.engine.numerics.flow import layer_parameters, on_host
 from tcbench.engine.rung import Rung, Update, sgd, storage_of
 from tcbench.engine.work import HALVES
 
 OpenSite = Callable[[Cell], OpenDevice]
 
 GRADIENT_BATCHES = 5
-"""Batches whose gradients are compared at the first weights. In float32, rounding takes a value across ReLU's kink in
-one of twenty, and a gradient then differs by a hundredth; what is wrong differs in all of them."""
+"""The number of batches whose gradients are compared at the first weights. In float32, rounding moves an activation
+across ReLU's kink in one of twenty batches, which changes a gradient by a hundredth. A bug changes all batches."""
 
-_GIVEN = TrainSettings(learning_rate=0.01, momentum=0.9, weight_decay=0.5)
-"""Settings for comparing optimizers. Weight decay is a third of a step, so that it is missed where it is missing;
-a step is a hundredth of a weight, so that float16 alone is seen to round it away."""
-_GIVEN_GRADIENT, _GIVEN_STEPS = 0.1, 3
+_OPTIMIZER_SETTINGS = TrainSettings(learning_rate=0.01, momentum=0.9, weight_decay=0.5)
+"""Settings for comparing optimizers. Weight decay is a third of a step, so that its absence is noticed. A step is a
+hundredth of a weight, so that rounding in float16 without master weights is noticed."""
+_GRADIENT_SCALE, _OPTIMIZER_STEPS = 0.1, 3
 
 
 class _Float64(Rung):
-    """The reference: everything in double precision, on the host."""
+    """The rung of the reference: double precision on the host."""
 
     name = "fp64"
     says = "double precision"
@@ -55,15 +56,16 @@ class _Float64(Rung):
 
 
 class RandomBatches(Feed):
-    """Random pixels and labels, the same numbers for every layout and dtype."""
+    """A feed of random pixels and labels, which are the same for every layout and dtype."""
 
     def __init__(self, spec: FeedSpec) -> None:
         self._spec = spec
         self._rng = np.random.default_rng(1000 + spec.seed)
 
     def next(self) -> tuple[np.ndarray, np.ndarray]:
+        """Return the next batch."""
         spec = self._spec
-        # Pixels are exact in bfloat16 and in float16, so that every dtype trains on the same numbers.
+        # The pixels are exact in bfloat16 and float16, so that every dtype trains on the same ones.
         x = self._rng.standard_normal((spec.batch_size, 3, spec.image_size, spec.image_size))
         x = x.astype("bfloat16").astype(np.float16)
         t = self._rng.integers(0, spec.n_classes, spec.batch_size, dtype=np.int32)
@@ -71,14 +73,15 @@ class RandomBatches(Feed):
 
 
 _ByParameter = dict[str, np.ndarray]
-"""Each parameter's values by its name ("stem.w", "block1.b.gamma"), as a vector whose order no layout changes."""
+"""A vector per parameter by name ("stem.w", "block1.b.gamma"). The order of its elements is the same for all
+layouts."""
 
 
 @dataclass(frozen=True)
 class _Trained:
-    """Losses per step; gradients at the first weights, for some batches; what training did to all parameters; what the
-    session was seen to do; and the distance of its optimizer from the rungs' update, with the parameter where it is
-    largest."""
+    """The result of training a config: losses per step; gradients of some batches at the first weights; the change of
+    all parameters; the observed properties of the session; and the distance of its optimizer from the rungs' update,
+    with the parameter for which it is largest."""
 
     losses: np.ndarray
     gradients: tuple[_ByParameter, ...]
@@ -88,16 +91,16 @@ class _Trained:
 
 
 def compare(job: ParityJob, open_site: OpenSite, progress: Callable[[int], None]) -> tuple[ParityRun, ...]:
-    """Distances of every cell of the job, in order. A config that raises is a run with its reason."""
+    """Return the distances of every cell of the job, in order. For a config that fails, the reason is returned."""
     trained: dict[str, _Trained] = {}
-    fp32 = _of_base(job)
+    fp32 = _base_cell(job)
     trained["fp64"] = _train(fp32, [_Float64()], processor(job.cell.threads), job.steps)
     trained[BASE] = _train(fp32, [RUNGS[BASE]], open_site(fp32), job.steps)
     runs = []
-    for done, one in enumerate(job.cells, start=1):
-        cell = one.cell
-        common: dict[str, Any] = {"config": cell.config, "rung": one.rung, "without": one.without}
-        common |= {"in_scenario": one.in_scenario, "storage": storage_of(RUNGS[name] for name in cell.rungs)}
+    for done, parity_cell in enumerate(job.cells, start=1):
+        cell, rung, without = parity_cell.cell, RUNGS[parity_cell.rung], parity_cell.without
+        common: dict[str, Any] = {"config": cell.config, "rung": rung.name, "without": without}
+        common |= {"in_scenario": parity_cell.in_scenario, "storage": storage_of(RUNGS[name] for name in cell.rungs)}
         try:
             if cell.config not in trained:
                 rungs = [RUNGS[name] for name in cell.rungs]
@@ -106,48 +109,50 @@ def compare(job: ParityJob, open_site: OpenSite, progress: Callable[[int], None]
             reason = str(error) if isinstance(error, TcbenchError) else f"{type(error).__name__}: {error}"
             runs.append(ParityRun(**common, reason=" ".join(reason.split())))
             continue
-        mine, base = trained[cell.config], trained.get(one.without or "fp64")
+        current_run, base = trained[cell.config], trained.get(without or "fp64")
         if base is None:
-            runs.append(ParityRun(**common, reason=f"{one.without} did not run"))
+            runs.append(ParityRun(**common, reason=f"{without} did not run"))
             continue
-        of = _itself_in_float64(job, RUNGS[one.rung], trained) if RUNGS[one.rung].parity.kind == "other" else base
+        reference = _in_float64(job, rung, trained) if rung.parity.kind == "other" else base
         runs.append(
             ParityRun(
                 **common,
-                to_without=_distance(mine, of),
-                to_fp32=_distance(mine, trained[BASE]),
-                seen=mine.seen,
-                seen_without=base.seen if one.without else {},
-                optimizer=mine.optimizer[0],
-                optimizer_of=mine.optimizer[1],
+                to_without=_distance(current_run, reference),
+                to_fp32=_distance(current_run, trained[BASE]),
+                seen=current_run.seen,
+                seen_without=base.seen if without else {},
+                optimizer=current_run.optimizer[0],
+                optimizer_of=current_run.optimizer[1],
             )
         )
         progress(done)
     return tuple(runs)
 
 
-def _itself_in_float64(job: ParityJob, rung: Rung, trained: dict[str, _Trained]) -> _Trained:
-    """The run of a rung that trains otherwise, in double precision."""
+def _in_float64(job: ParityJob, rung: Rung, trained: dict[str, _Trained]) -> _Trained:
+    """Return the result of training with a rung in double precision. It is the reference for a rung that changes what
+    training computes."""
     name = f"fp64+{rung.name}"
     if name not in trained:
-        trained[name] = _train(_of_base(job), [_Float64(), rung], processor(job.cell.threads), job.steps)
+        trained[name] = _train(_base_cell(job), [_Float64(), rung], processor(job.cell.threads), job.steps)
     return trained[name]
 
 
-def _of_base(job: ParityJob) -> Cell:
-    """The job's cell as of the base: what else its config has, such as a scaled loss, is not double precision's."""
+def _base_cell(job: ParityJob) -> Cell:
+    """Return the job's cell with the base config, without rungs such as loss scaling."""
     return msgspec.structs.replace(job.cell, config=BASE, rungs=(BASE,))
 
 
-def _distance(one: _Trained, other: _Trained) -> Distance:
-    loss = float(np.max(np.abs(one.losses - other.losses) / np.abs(other.losses)))
-    update = _relative(np.concatenate([*one.change.values()]), np.concatenate([*other.change.values()]))
+def _distance(run: _Trained, reference: _Trained) -> Distance:
+    """Return the distance of a run from its reference."""
+    loss = float(np.max(np.abs(run.losses - reference.losses) / np.abs(reference.losses)))
+    update = _relative(np.concatenate([*run.change.values()]), np.concatenate([*reference.change.values()]))
     gradient = length = gradient_of = length_of = None
-    # Where activations are NaN, ReLU lets no gradient through: there are only zeros to compare.
+    # If activations are NaN, ReLU passes no gradients, and all gradients are 0.
     finite = bool(np.isfinite([loss, update]).all())
-    if finite and one.gradients and other.gradients:
-        gradient, gradient_of = _farthest(one.gradients, other.gradients)
-        length, length_of = _length(one.gradients, other.gradients)
+    if finite and run.gradients and reference.gradients:
+        gradient, gradient_of = _farthest(run.gradients, reference.gradients)
+        length, length_of = _length(run.gradients, reference.gradients)
         finite = bool(np.isfinite([gradient, length]).all())
     if not finite:
         return Distance(loss=0.0, update=0.0, finite=False)
@@ -156,72 +161,75 @@ def _distance(one: _Trained, other: _Trained) -> Distance:
     )
 
 
-def _farthest(ones: tuple[_ByParameter, ...], others: tuple[_ByParameter, ...]) -> tuple[float, str]:
-    """The largest distance of a parameter's gradients and its name: the lower quartile of the batches', so that a kink
-    crossed in some of them does not count."""
-    far = {
-        name: float(np.quantile([_relative(a[name], b[name]) for a, b in zip(ones, others, strict=True)], 0.25))
-        for name in ones[0]
+def _farthest(run: tuple[_ByParameter, ...], reference: tuple[_ByParameter, ...]) -> tuple[float, str]:
+    """Return the largest relative distance of a parameter's gradients, and the parameter. A parameter's distance is the
+    lower quartile over the batches, so that activations that cross a kink in some batches do not count."""
+    distances = {
+        name: float(np.quantile([_relative(a[name], b[name]) for a, b in zip(run, reference, strict=True)], 0.25))
+        for name in run[0]
     }
-    return _largest(far)
+    return _largest(distances)
 
 
-def _length(ones: tuple[_ByParameter, ...], others: tuple[_ByParameter, ...]) -> tuple[float, str]:
-    """The largest factor by which the gradients of one kind of parameter are too long or too short, and the kind."""
-    kinds = grouped((_kind(name), name) for name in ones[0])
+def _length(run: tuple[_ByParameter, ...], reference: tuple[_ByParameter, ...]) -> tuple[float, str]:
+    """Return the largest relative difference of the gradients' L2 norm for a kind of parameter, and the kind."""
+    kinds = grouped((_kind(name), name) for name in run[0])
 
     def squares(gradients: tuple[_ByParameter, ...], names: list[str]) -> float:
-        return sum(float(np.sum(np.square(one[name], dtype=np.float64))) for one in gradients for name in names)
+        return sum(float(np.sum(np.square(batch[name], dtype=np.float64))) for batch in gradients for name in names)
 
-    far = {kind: abs(np.sqrt(squares(ones, names) / squares(others, names)) - 1) for kind, names in kinds.items()}
-    return _largest(far)
+    return _largest(
+        {kind: abs(np.sqrt(squares(run, names) / squares(reference, names)) - 1) for kind, names in kinds.items()}
+    )
 
 
 def _kind(name: str) -> str:
-    """The name of parameters whose gradients are made by one operation: "stem.w", "a.w", "gamma"."""
+    """Return the kind of a parameter: "stem.w", "a.w", "gamma". One operation computes all gradients of a kind."""
     *_, layer, parameter = name.split(".")
     return f"{layer}.{parameter}" if parameter in ("w", "b") else parameter
 
 
-def _largest(values: dict[str, float]) -> tuple[float, str]:
-    """The largest and its name; the first that is not a number before all."""
-    name = max(values, key=lambda one: np.inf if np.isnan(values[one]) else values[one])
-    return float(values[name]), name
+def _largest(distances: dict[str, float]) -> tuple[float, str]:
+    """Return the largest distance and its name. NaN counts as larger than any number."""
+    name = max(distances, key=lambda name: np.inf if np.isnan(distances[name]) else distances[name])
+    return float(distances[name]), name
 
 
-def _relative(one: np.ndarray, other: np.ndarray) -> float:
-    return float(np.linalg.norm(one - other) / np.linalg.norm(other))
+def _relative(vector: np.ndarray, reference: np.ndarray) -> float:
+    """Return the relative L2 distance of a vector from a reference."""
+    return float(np.linalg.norm(vector - reference) / np.linalg.norm(reference))
 
 
 def _session(cell: Cell, rungs: list[Any], site: OpenDevice) -> contextlib.closing[ChainerSession]:
+    """Open a session that trains the well-conditioned network on random batches."""
     return contextlib.closing(
         ChainerSession(cell, site, rungs=rungs, geometry=WELL_CONDITIONED, make_feed=RandomBatches)
     )
 
 
 def _train(cell: Cell, rungs: list[Any], site: OpenDevice, steps: int) -> _Trained:
+    """Train a config for some steps and compare its optimizer with the rungs' update."""
     with _session(cell, rungs, site) as session:
         step = session.step
-        before = _of_all(step, _trains_in(step))
+        before = _by_parameter(step, _trained_array(step))
         gradients, seen = _observe_gradients(session, cell.train.loss_scale if "fp16" in cell.rungs else 1.0)
         losses = []
         for _ in range(steps):
             for phase in session.phases:
                 phase.run()
             losses.append(float(on_host(step.loss_value)))
-        after = _of_all(step, _trains_in(step))
+        after = _by_parameter(step, _trained_array(step))
         change = {name: after[name] - values for name, values in before.items()}
         seen |= _seen_of_optimizer(step)
-    train = msgspec.structs.replace(_GIVEN, loss_scale=cell.train.loss_scale)
-    given = msgspec.structs.replace(cell, train=train)
-    with _session(given, rungs, site) as session:
+    train = msgspec.structs.replace(_OPTIMIZER_SETTINGS, loss_scale=cell.train.loss_scale)
+    with _session(msgspec.structs.replace(cell, train=train), rungs, site) as session:
         update = functools.reduce(lambda before, rung: rung.applies(before), rungs, sgd)
         optimizer = _optimizer_error(session.step, train, train.loss_scale if "fp16" in cell.rungs else 1.0, update)
     return _Trained(np.array(losses), gradients, change, seen, optimizer)
 
 
 class _Applied(chainer.FunctionHook):
-    """The functions that are applied while it is held, and what they are given."""
+    """A context that records the applied functions and their inputs."""
 
     name = "tcbench.applied"
 
@@ -232,13 +240,14 @@ class _Applied(chainer.FunctionHook):
     def forward_preprocess(self, function: Any, in_data: Any) -> None:
         self.all.append((function, in_data))
 
-    def of(self, *classes: str) -> list[tuple[Any, Any]]:
+    def instances(self, *classes: str) -> list[tuple[Any, Any]]:
+        """Return the recorded functions of these classes with their inputs."""
         return [(function, inputs) for function, inputs in self.all if type(function).__name__ in classes]
 
 
 def _observe_gradients(session: ChainerSession, loss_scale: float) -> tuple[tuple[_ByParameter, ...], dict[str, str]]:
-    """Gradients of some batches as they are applied, and what a step is seen to do; nothing is updated. Where forward,
-    backward and update are one launch there are no gradients to be had, but the batches are gone all the same."""
+    """Return the unscaled gradients of some batches at the same weights, and observed properties of a step. If forward,
+    backward and update are one launch, there are no gradients, and the batches are skipped."""
     step = session.step
     compute = [phase for phase in session.phases if phase.name != "update"]
     if "backward" not in {phase.name for phase in compute}:
@@ -252,9 +261,9 @@ def _observe_gradients(session: ChainerSession, loss_scale: float) -> tuple[tupl
             for phase in compute:
                 phase.run()
         hooks.append(hook)
-        one = _of_all(step, lambda parameter: parameter.grad)
-        # Float32 holds what any config stores, and float64 to more digits than are compared.
-        gradients.append({name: (values / loss_scale).astype(np.float32) for name, values in one.items()})
+        batch = _by_parameter(step, lambda parameter: parameter.grad)
+        # float32 is exact for what configs store, and precise enough for float64.
+        gradients.append({name: (values / loss_scale).astype(np.float32) for name, values in batch.items()})
     return tuple(gradients), {"launches": "several", **_seen_of_functions(*hooks[:2])}
 
 
@@ -262,25 +271,26 @@ _CONVOLUTIONS = ("Convolution", "ConvolutionStats", "Im2colConvolution")
 
 
 def _seen_of_functions(first: _Applied, second: _Applied) -> dict[str, str]:
-    """Observations of the functions of the first and second step."""
-    convolutions = first.of(*_CONVOLUTIONS)
+    """Return properties that are observed in the functions of the first and second step."""
+    convolutions = first.instances(*_CONVOLUTIONS)
     function, (x, w) = convolutions[0]
     filters_last = x.shape[3] == w.shape[3] and x.shape[1] != w.shape[1]
     return {
         "storage": " and ".join(sorted({str(array.dtype) for _, inputs in convolutions for array in inputs})),
         "layout": "NHWC" if filters_last else "NCHW",
         "math": str(function.math),
-        "convolution": "im2col" if first.of("Im2colConvolution") else "one operation",
-        "ReLU": "apart" if first.of("Relu") else "fused",
-        "batch statistics": "from the convolution" if first.of("ConvolutionStats") else "from its output",
-        "graph": "built" if second.of(*_CONVOLUTIONS) else "replayed",
+        "convolution": "im2col" if first.instances("Im2colConvolution") else "one operation",
+        "ReLU": "apart" if first.instances("Relu") else "fused",
+        "batch statistics": "from the convolution" if first.instances("ConvolutionStats") else "from its output",
+        "graph": "built" if second.instances(*_CONVOLUTIONS) else "replayed",
     }
 
 
 def _seen_of_optimizer(step: Any) -> dict[str, str]:
+    """Return observed properties of a step's optimizer."""
     optimizer = step.optimizer
-    trains_in = _trains_in(step)
-    masters = {str(trains_in(p).dtype) for _, p in _named(step.model) if str(p.array.dtype) in HALVES}
+    trained_array = _trained_array(step)
+    masters = {str(trained_array(p).dtype) for _, p in _parameters(step.model) if str(p.array.dtype) in HALVES}
     at_once = isinstance(optimizer, BatchedSGD)
     dynamic = at_once and optimizer.spec.dynamic_scale
     return {
@@ -292,46 +302,48 @@ def _seen_of_optimizer(step: Any) -> dict[str, str]:
 
 
 def _optimizer_error(step: Any, train: TrainSettings, loss_scale: float, update: Update) -> tuple[float, str]:
-    """Distance of a few updates from given gradients to those of `update` in float64."""
-    trains_in = _trains_in(step)
-    # So that there are gradients, whose dtypes are asked for.
+    """Return the largest distance of a few optimizer updates with random gradients from `update` in float64, and the
+    parameter."""
+    trained_array = _trained_array(step)
+    # One pass makes gradients, whose dtypes are needed below.
     step.io()
     step.forward()
     step.backward()
     rng = np.random.default_rng(1)
     accelerator = current()
-    before = _of_all(step, trains_in)
-    right = dict(before)
+    before = _by_parameter(step, trained_array)
+    expected = dict(before)
     states: dict[str, Any] = dict.fromkeys(before)
-    for _ in range(_GIVEN_STEPS):
-        for name, parameter in _named(step.model):
-            # A power of two more would be exact too: what is given to float16 is what float64 is given.
-            given = (_GIVEN_GRADIENT * loss_scale * rng.standard_normal(parameter.shape)).astype(parameter.grad.dtype)
-            parameter.grad = accelerator.upload(given)
-            right[name], states[name] = update(right[name], _flat(step, given) / loss_scale, states[name], train)
+    for _ in range(_OPTIMIZER_STEPS):
+        for name, parameter in _parameters(step.model):
+            # The loss scale is a power of two, so that both sides get exactly the same gradient.
+            random = (_GRADIENT_SCALE * loss_scale * rng.standard_normal(parameter.shape)).astype(parameter.grad.dtype)
+            parameter.grad = accelerator.upload(random)
+            expected[name], states[name] = update(expected[name], _flat(step, random) / loss_scale, states[name], train)
         step.optimizer.update()
-    after = _of_all(step, trains_in)
-    return _largest({name: _relative(after[name] - before[name], right[name] - before[name]) for name in before})
+    after = _by_parameter(step, trained_array)
+    return _largest({name: _relative(after[name] - before[name], expected[name] - before[name]) for name in before})
 
 
-def _trains_in(step: Any) -> Callable[[Any], Any]:
-    """The array that a parameter trains in: its master copy where there is one."""
+def _trained_array(step: Any) -> Callable[[Any], Any]:
+    """Return a function from a parameter to the array that is updated: its master copy, if it has one."""
     masters = step.optimizer.masters()
     return lambda parameter: masters[id(parameter)]
 
 
-def _named(model: Any) -> Iterator[tuple[str, Any]]:
-    """Each parameter with its name: "stem.w", "block1.b.gamma"."""
-    for layer, parameter in layers_of(model):
+def _parameters(model: Any) -> Iterator[tuple[str, Any]]:
+    """Yield each parameter with its name: "stem.w", "block1.b.gamma"."""
+    for layer, parameter in layer_parameters(model):
         yield f"{layer}.{parameter.name}", parameter
 
 
-def _of_all(step: Any, of: Callable[[Any], Any]) -> _ByParameter:
-    return {name: _flat(step, on_host(of(parameter))) for name, parameter in _named(step.model)}
+def _by_parameter(step: Any, array_of: Callable[[Any], Any]) -> _ByParameter:
+    """Return a vector for each parameter: a copy of the array that `array_of` returns for it."""
+    return {name: _flat(step, on_host(array_of(parameter))) for name, parameter in _parameters(step.model)}
 
 
 def _flat(step: Any, array: Any) -> np.ndarray:
-    """A copy in float64, filters as (K, C, R, S) whatever the layout."""
+    """Return a copy in float64 as a vector. Filters are in the order (K, C, R, S) for all layouts."""
     values = np.array(array, np.float64)
     last = step.model.parts.spec.layout == "NHWC" and values.ndim == 4
     return (values.transpose(0, 3, 1, 2) if last else values).ravel()

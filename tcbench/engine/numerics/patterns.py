@@ -1,5 +1,5 @@
-"""A learnable set of images made by NumPy: each class is a smooth random pattern, shifted, in random contrast, under
-noise. The same seed gives the same images everywhere; nothing is downloaded."""
+"""A learnable set of generated images. An image is the smooth random pattern of its class with a random shift, contrast
+and noise. The images are the same on every machine."""
 
 from dataclasses import dataclass
 
@@ -7,22 +7,24 @@ import numpy as np
 import numpy.typing as npt
 
 _BLUR = 1.2
-"""Standard deviation of the blur that makes a class's pattern smooth, pixels."""
+"""The standard deviation, in pixels, of the blur that makes patterns smooth."""
 _SHIFT = 2
-"""Largest shift to each side, pixels."""
+"""The largest shift in each direction, in pixels."""
 _PATTERN_SEED, _TRAIN_SEED, _TEST_SEED = 7, 1, 2
 
 
 @dataclass(frozen=True)
 class Images:
-    """x (N, 3, S, S) float32, exact in float16, so that every dtype sees the same pixels; t (N,) int32."""
+    """Images x of shape (N, 3, S, S) and labels t of shape (N,). Pixels are exact in float16, so that every dtype gets
+    the same ones."""
 
     x: npt.NDArray[np.float32]
     t: npt.NDArray[np.int32]
 
 
 def make(n_train: int, n_test: int, image_size: int, n_classes: int, noise: float) -> tuple[Images, Images]:
-    """Images to train on, and others to test with. `noise`: its standard deviation, in units of a pattern's own."""
+    """Return images for training and for testing. `noise` is the ratio of the noise's standard deviation to that of a
+    pattern."""
     shape = (n_classes, 3, image_size, image_size)
     frequencies = np.fft.fftfreq(image_size)
     squared = frequencies[:, None] ** 2 + frequencies[None] ** 2

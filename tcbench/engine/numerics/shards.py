@@ -1,8 +1,8 @@
-"""One process that takes the shards of many ranks in turn, and trains as they would together.
+"""Steps by which a single process computes what several ranks would compute together.
 
-That is what N ranks compute: each rank's batch normalisation sees its own shard alone, with running statistics of its
-own, and all apply the mean of the ranks' gradients to equal parameters (tests/engine/backends/chainer/test_ranks.py
-holds real ranks against such a process). No message is sent, so no time here says anything of ranks."""
+It processes the ranks' shards of the batch one after the other. As with real ranks, batch normalisation sees only its
+own shard and has running statistics per rank, and the mean of the gradients is applied. Nothing is sent, so the times
+say nothing about real ranks. tests/engine/backends/chainer/test_ranks.py compares such a process with real ranks."""
 
 import copy
 from collections.abc import Sequence
@@ -12,22 +12,22 @@ from tcbench.engine.backends.chainer.session import Step
 
 
 class _Shards(Step):
-    """A step whose batch is taken in equal parts. `shards`: how many."""
+    """A step that processes its batch in `shards` equal parts."""
 
     def __init__(self, *built: Any, shards: int) -> None:
         super().__init__(*built)
         self._shards = shards
 
     def parts(self) -> Sequence[tuple[Any, Any]]:
-        """Images and labels of each shard, of the batch that `io` brought."""
+        """Return the images and labels of each shard of the current batch."""
         n = len(self.t) // self._shards
         return [(self.x[i * n : (i + 1) * n], self.t[i * n : (i + 1) * n]) for i in range(self._shards)]
 
     def forward(self) -> None:
-        """The forward passes lie between the backward passes."""
+        """Do nothing: `backward` also runs the forward passes, shard by shard."""
 
     def _pass(self, x: Any, t: Any) -> Any:
-        """One shard's forward and backward pass; returns its loss."""
+        """Run one shard's forward and backward pass and return its loss."""
         self.x, self.t = x, t
         super().forward()
         super().backward()
@@ -35,12 +35,12 @@ class _Shards(Step):
 
 
 class RanksInTurn(_Shards):
-    """Many ranks' step: gradients are averaged over the shards, then applied once."""
+    """A step of several ranks: the gradients of all shards are averaged and applied once."""
 
     def __init__(self, *built: Any, shards: int) -> None:
         super().__init__(*built, shards=shards)
         normalised = [link for link in self.model.links() if getattr(link, "running", None) is not None]
-        # Each rank has running statistics of its own; the first one's are the model's.
+        # Each rank has its own running statistics. Those of the first rank are the model's.
         self._running = [
             [(link, link.running if rank == 0 else copy.deepcopy(link.running)) for link in normalised]
             for rank in range(shards)
@@ -63,7 +63,7 @@ class RanksInTurn(_Shards):
 
 
 class StepsInTurn(_Shards):
-    """One rank's steps at its own batch size: each shard is a step with its own update."""
+    """Several steps of one rank at its own batch size: each shard is a step with an update."""
 
     def backward(self) -> None:
         loss = 0.0
@@ -73,4 +73,4 @@ class StepsInTurn(_Shards):
         self.loss_value = loss / self._shards
 
     def update(self) -> None:
-        """Done, shard by shard."""
+        """Do nothing: `backward` also runs the updates, shard by shard."""

@@ -1,8 +1,7 @@
-"""One training run of a technique, from a seed's weights over a seed's batches to its test accuracy.
+"""A training run of a technique, from the initial weights to the test accuracy.
 
-Owns the model, the batches and how techniques become optimizers; the same code trains the small network on generated
-patterns and ResNet-50 on a folder of images, on the host or on an accelerator. Counts nothing: gradients are handed to
-who asks for them."""
+This module makes the model, the batches and the technique's optimizer. It trains a small network on generated patterns
+and ResNet-50 on a folder of images, on the host or on a device. Observers may look at the gradients."""
 
 import contextlib
 import dataclasses
@@ -26,18 +25,17 @@ from tcbench.engine.feeds.dataset import scan
 from tcbench.engine.feeds.spec import FeedSpec, TensorSpec
 from tcbench.engine.models.small import SMALL_RESNET
 from tcbench.engine.numerics import patterns
-from tcbench.engine.numerics.flow import FlowingGradients, Observe, layers_of, on_host
+from tcbench.engine.numerics.flow import FlowingGradients, Observe, layer_parameters, on_host
 from tcbench.engine.numerics.folder import split
 from tcbench.engine.numerics.shards import RanksInTurn, StepsInTurn
 from tcbench.engine.work import SCALE, SKIPPED
 
 CHECK_EVERY = 20
-"""Steps between looks at what waits for a device: losses, and overflows of a static scale."""
+"""The number of steps between checks of losses and overflows, which wait for the device."""
 
 
 class DivergedError(TrainingError):
-    """A run that cannot go on: its loss, its gradients or the loss of its test are not finite. The losses up to the
-    first that is not finite are in `losses`."""
+    """A loss or gradients are not finite, so that the run cannot continue. `losses` has the finite losses before that."""
 
     def __init__(self, message: str, losses: tuple[float, ...]) -> None:
         super().__init__(message)
@@ -45,7 +43,7 @@ class DivergedError(TrainingError):
 
 
 class PatternFeed(Feed):
-    """Batches of generated images: a fresh permutation each epoch, or one after the other without a generator."""
+    """A feed of generated images: shuffled in each epoch by the random generator, or in a fixed order without one."""
 
     def __init__(self, images: patterns.Images, spec: FeedSpec, rng: np.random.Generator | None) -> None:
         self._images = images
@@ -54,13 +52,14 @@ class PatternFeed(Feed):
         self._order = np.empty(0, np.int64)
 
     def next(self) -> tuple[np.ndarray, np.ndarray]:
+        """Return the next batch."""
         n = self._spec.batch_size
         while len(self._order) < n:
             size = len(self._images.t)
-            fresh = np.arange(size) if self._rng is None else self._rng.permutation(size)
-            self._order = np.concatenate([self._order, fresh])
-        chosen, self._order = self._order[:n], self._order[n:]
-        return self._spec.tensor.stored(self._images.x[chosen]), self._images.t[chosen]
+            epoch = np.arange(size) if self._rng is None else self._rng.permutation(size)
+            self._order = np.concatenate([self._order, epoch])
+        batch, self._order = self._order[:n], self._order[n:]
+        return self._spec.tensor.stored(self._images.x[batch]), self._images.t[batch]
 
 
 def train(
@@ -69,9 +68,9 @@ def train(
     observe: Callable[[int, float, Callable[[Observe], None]], None] | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> Run:
-    """Train and test. At the job's `observe_at`, `observe` is called with the step, its loss, and a function that hands
-    that step's gradients, as the loss scale leaves them, to an `Observe`. Raises DivergedError where the run cannot go
-    on, and DataError for images that cannot be read."""
+    """Train and test. At the steps `observe_at` of the job, `observe` is called with the step, its loss, and a function
+    that passes all gradients of the step, still scaled by the loss scale, to an `Observe`. Raises DivergedError if the
+    loss or gradients are not finite, and DataError for images that cannot be read."""
     setting = job.setting
     # Overflows are counted and reported as a result.
     with np.errstate(over="ignore", invalid="ignore"), contextlib.closing(_Session(job, site)) as session:
@@ -79,7 +78,7 @@ def train(
         begin = time.perf_counter()
         losses = _steps(job, step, observe, progress)
         train_time_s = time.perf_counter() - begin
-        peak_bytes, of = site.peak_memory()
+        peak_bytes, memory_owner = site.peak_memory()
         test_loss, accuracy = _test(session)
         if not np.isfinite(test_loss):
             raise DivergedError(f"the test loss is {test_loss} after {setting.steps} steps", losses)
@@ -93,7 +92,7 @@ def train(
             accuracy=accuracy,
             train_time_s=train_time_s,
             peak_memory_bytes=peak_bytes,
-            peak_memory_of=of,
+            peak_memory_of=memory_owner,
             first_scale=job.loss_scale,
             last_scale=float(state[SCALE]) * setting.loss_divisor,
             skipped_steps=int(state[SKIPPED]),
@@ -101,8 +100,8 @@ def train(
 
 
 class _Session(ChainerSession):
-    """The session of a job: the cell's model and rungs, the technique's optimizer, batches and steps. `test`: makes
-    the batches to test with, in a fixed order; there are `test_batches`."""
+    """The session of a job: the cell's model and rungs, and the technique's optimizer, batches and steps. `test` opens
+    the feed of the `test_batches` test batches, which are in a fixed order."""
 
     test: Callable[[], Feed]
     test_batches: int
@@ -112,17 +111,17 @@ class _Session(ChainerSession):
         super().__init__(job.cell, site, geometry=SMALL_RESNET if job.cell.model == SMALL_RESNET.name else None)
 
     def optimizer_spec(self) -> OptimizerSpec:
-        """Of the rungs' optimizers the preconditioner alone. One update of all parameters always keeps master weights,
-        so in 16 bits without them it is one by one."""
+        """Return the technique's optimizer, with the preconditioner of the rungs. In 16 bits without master weights the
+        update is parameter by parameter, since the batched update always has master weights."""
         setting, technique = self._job.setting, self._job.technique
-        alone = technique.rung != BASE and not technique.masters
+        per_parameter = technique.rung != BASE and not technique.masters
         spec = OptimizerSpec(
             learning_rate=setting.learning_rate_at(0, technique.rate),
             momentum=setting.momentum,
             weight_decay=setting.weight_decay,
-            build=PerParameterSGD if alone else BatchedSGD,
-            # The backward pass begins with the scale over the divisor, and the update divides both out again: what
-            # it applies is the sum over replicas that all see this batch.
+            build=PerParameterSGD if per_parameter else BatchedSGD,
+            # Gradients are scaled by scale / divisor, as on one of several replicas. The update cancels both, so that
+            # it applies the sum over replicas that all see the same batch.
             loss_scale=self._job.loss_scale / setting.loss_divisor,
             master_weights=technique.masters,
             dynamic_scale=technique.scaling == "dynamic",
@@ -131,34 +130,35 @@ class _Session(ChainerSession):
         return dataclasses.replace(spec, precondition=self.fold("optimizer", spec).precondition)
 
     def images(self) -> None:
-        """Those of the job's setting take their place."""
+        """Return None: `feed` provides the images."""
 
     def feed(self, tensor: TensorSpec) -> Feed:
-        """Batches to train on."""
+        """Open the feed of training batches."""
         cell, setting = self.cell, self._job.setting
         spec = self.feed_spec(tensor)
         if setting.data is None:
             sizes = setting.train_images, setting.test_images, cell.image_size, cell.n_classes
-            shown, kept = patterns.make(*sizes, setting.noise)
-            train: Feed = PatternFeed(shown, spec, np.random.default_rng(1000 + cell.seed))
-            self.test = lambda: deliver(self.site, PatternFeed(kept, spec, None))
+            train_images, test_images = patterns.make(*sizes, setting.noise)
+            train: Feed = PatternFeed(train_images, spec, np.random.default_rng(1000 + cell.seed))
+            self.test = lambda: deliver(self.site, PatternFeed(test_images, spec, None))
         else:
-            files, kept_files = split(scan(Path(setting.data), checked=True))
-            recipe = FeedRecipe(dataclasses.replace(spec, images=files), ChainerFeed)
+            train_files, test_files = split(scan(Path(setting.data), checked=True))
+            recipe = FeedRecipe(dataclasses.replace(spec, images=train_files), ChainerFeed)
             train = self.fold("feed", recipe).make()
-            tested = dataclasses.replace(spec, images=kept_files, augment=False)
-            self.test = lambda: deliver(self.site, ChainerFeed(tested))
+            test_spec = dataclasses.replace(spec, images=test_files, augment=False)
+            self.test = lambda: deliver(self.site, ChainerFeed(test_spec))
         self.test_batches = setting.test_images // cell.batch_size
         return deliver(self.site, train)
 
     def step_of(self, *built: Any) -> Step:
-        """Where a step stands for many, its batch is taken in parts."""
+        """Return the session's step. It processes its batch in shards if the technique imitates several ranks."""
         kinds = {"ranks": RanksInTurn, "turns": StepsInTurn}
         kind = kinds.get(self._job.technique.batch)
         return kind(*built, shards=self._job.setting.ranks) if kind else Step(*built)
 
 
 def _steps(job: TrainingJob, step: Step, observe: Any, progress: Callable[[int], None] | None) -> tuple[float, ...]:
+    """Run the training steps of a job and return their losses."""
     losses: list[float] = []
     waiting: list[Any] = []
     observed_steps = set(job.observe_at) if observe else set()
@@ -185,21 +185,22 @@ def _steps(job: TrainingJob, step: Step, observe: Any, progress: Callable[[int],
 
 
 def _hand_over(number: int, step: Step, flowing: list[tuple[Any, str, Any]], observe: Any) -> None:
+    """Give the step's gradients to the observer."""
     loss = float(on_host(step.loss_value))
-    if not np.isfinite(loss):  # This run ends as diverged: what flows back from here tells nothing.
+    if not np.isfinite(loss):  # the run will end as diverged, so its gradients are of no interest
         return
 
-    def to(observe_one: Observe) -> None:
+    def hand_over(receive: Observe) -> None:
         for gradient in flowing:
-            observe_one(*gradient)
-        for layer, parameter in layers_of(step.model):
-            observe_one("weights", layer, on_host(parameter.grad))
+            receive(*gradient)
+        for layer, parameter in layer_parameters(step.model):
+            receive("weights", layer, on_host(parameter.grad))
 
-    observe(number, loss, to)
+    observe(number, loss, hand_over)
 
 
 def _collect(job: TrainingJob, step: Step, losses: list[float], waiting: list[Any]) -> None:
-    """Bring the waiting losses over, up to the first that is not finite. Raises DivergedError, which names that."""
+    """Copy the waiting losses from the device. Raises DivergedError if a loss or gradients are not finite."""
     for loss in waiting:
         value = float(on_host(loss))
         if not np.isfinite(value):
@@ -209,15 +210,15 @@ def _collect(job: TrainingJob, step: Step, losses: list[float], waiting: list[An
     try:
         step.optimizer.check()
     except TrainingError:
-        why = "gradients are not finite; lower the learning rate"
+        reason = "gradients are not finite; lower the learning rate"
         if job.technique.scaling == "static":
-            at = f"a static loss scale of 2^{np.log2(job.loss_scale):g}"
-            why = f"gradients overflowed float16 at {at}; lower --scale, or use a dynamic one"
-        raise DivergedError(f"diverged by step {len(losses) - 1}: {why}", tuple(losses)) from None
+            scale = f"a static loss scale of 2^{np.log2(job.loss_scale):g}"
+            reason = f"gradients overflowed float16 at {scale}; lower --scale, or use a dynamic one"
+        raise DivergedError(f"diverged by step {len(losses) - 1}: {reason}", tuple(losses)) from None
 
 
 def _test(session: _Session) -> tuple[float, float]:
-    """Mean loss and accuracy on images that were not trained on, batch normalisation with its running statistics."""
+    """Return the mean loss and the accuracy on the test images, with the running statistics of batch normalisation."""
     feed, model = session.test(), session.step.model
     losses, right = [], []
     try:

@@ -1,7 +1,7 @@
-"""The process that trains: one Job (JSON) in on standard input, messages and one result out on a pipe.
+"""The training process: it reads a job in JSON from standard input and sends messages and one result to a pipe.
 
-Run as `python -m tcbench.engine.numerics.worker FD`. What goes wrong in a run is that run's result: a loss or gradients
-that are not finite, too little memory, an exception. Standard output and error are free for libraries to write to."""
+Usage: `python -m tcbench.engine.numerics.worker FD`. A loss or gradients that are not finite, too little memory and
+exceptions become results of the run. Libraries may print to standard output and error."""
 
 import itertools
 import math
@@ -31,55 +31,57 @@ from tcbench.engine.measure.worker import describe, failure
 
 
 def main() -> None:
-    """Train the job that stands on standard input."""
+    """Run the job on standard input."""
     decoder: msgspec.json.Decoder[AnyJob] = msgspec.json.Decoder(AnyJob)
     serve(decoder.decode, lambda job, send: run(job, send) if isinstance(job, TrainingJob) else parity(job, send))
 
 
-class Counting:
-    """Counts what it is handed, by kind, layer and step."""
+class GradientCounter:
+    """Histograms of gradients by kind, layer and step."""
 
     def __init__(self) -> None:
         self._layers: dict[tuple[GradientKind, str], list[Magnitudes]] = {}
         self._steps: list[StepGradients] = []
 
     def step(self, number: int, loss: float, hand_over: Callable[[Any], None]) -> None:
+        """Count the gradients of a step. `hand_over` passes each of them to the function that it gets."""
         from tcbench.core.numerics import total_magnitudes
         from tcbench.engine.numerics.gradients import count
 
-        here: dict[GradientKind, list[Magnitudes]] = {kind: [] for kind in KINDS}
+        step_counts: dict[GradientKind, list[Magnitudes]] = {kind: [] for kind in KINDS}
 
         def observe(kind: GradientKind, layer: str, values: Any) -> None:
-            counted = count(values)
-            here[kind].append(counted)
-            self._layers.setdefault((kind, layer), []).append(counted)
+            histogram = count(values)
+            step_counts[kind].append(histogram)
+            self._layers.setdefault((kind, layer), []).append(histogram)
 
         hand_over(observe)
         self._steps += [
-            StepGradients(kind=k, step=number, loss=loss, magnitudes=total_magnitudes(here[k])) for k in KINDS
+            StepGradients(kind=k, step=number, loss=loss, magnitudes=total_magnitudes(step_counts[k])) for k in KINDS
         ]
 
     def gradients(self, seed: int) -> Gradients:
+        """Return the histograms of the run."""
         from tcbench.core.numerics import total_magnitudes
 
         layers = [
-            LayerGradients(kind=kind, layer=layer, magnitudes=total_magnitudes(counted))
-            for (kind, layer), counted in self._layers.items()
+            LayerGradients(kind=kind, layer=layer, magnitudes=total_magnitudes(histograms))
+            for (kind, layer), histograms in self._layers.items()
         ]
         return Gradients(seed=seed, layers=tuple(layers), steps=tuple(self._steps))
 
 
 def run(job: TrainingJob, send: Callable[[NumericsMessage], None]) -> TrainingFinished:
-    """Train; never raises but on a signal."""
-    counting = Counting()
+    """Train as the job says. Errors become part of the result."""
+    counter = GradientCounter()
     environment = None
 
-    def ended(status: Any, reason: str | None, **facts: Any) -> TrainingFinished:
+    def failed(status: Any, reason: str | None, **facts: Any) -> TrainingFinished:
         facts |= {"first_scale": job.loss_scale, "last_scale": job.loss_scale}
         return finished(Run(technique=job.technique.name, seed=job.cell.seed, status=status, reason=reason, **facts))
 
-    def finished(of: Run) -> TrainingFinished:
-        return TrainingFinished(of, counting.gradients(job.cell.seed) if job.observe_at else None, environment)
+    def finished(run: Run) -> TrainingFinished:
+        return TrainingFinished(run, counter.gradients(job.cell.seed) if job.observe_at else None, environment)
 
     try:
         environment = describe(job.cell)
@@ -90,18 +92,18 @@ def run(job: TrainingJob, send: Callable[[NumericsMessage], None]) -> TrainingFi
             trained = train(
                 job,
                 open_site(job.cell),
-                counting.step if job.observe_at else None,
+                counter.step if job.observe_at else None,
                 lambda steps: send(StepsDone(steps)),
             )
         except DivergedError as error:
-            return ended("diverged", str(error), losses=_rounded(error.losses))
+            return failed("diverged", str(error), losses=_rounded(error.losses))
     except Exception as error:
-        return ended(*failure(job.cell, error))
+        return failed(*failure(job.cell, error))
     return finished(msgspec.structs.replace(trained, losses=_rounded(trained.losses)))
 
 
 def parity(job: ParityJob, send: Callable[[NumericsMessage], None]) -> ParityFinished:
-    """Hold every config against the one without its last rung; never raises but on a signal."""
+    """Compare every config with the one without its last rung. Errors become part of the result."""
     environment = None
     try:
         environment = describe(job.cell)
@@ -116,7 +118,8 @@ def parity(job: ParityJob, send: Callable[[NumericsMessage], None]) -> ParityFin
 
 
 def _rounded(losses: tuple[float, ...]) -> tuple[float, ...]:
-    """Six digits: as many as a float32 loss has to tell; up to the first that is not finite, which JSON cannot say."""
+    """Round losses to six digits, the precision of float32. The first that is not finite ends them, since JSON cannot
+    store it."""
     return tuple(float(f"{loss:.6g}") for loss in itertools.takewhile(math.isfinite, losses))
 
 
