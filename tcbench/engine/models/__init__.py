@@ -24,6 +24,6 @@ def known_models() -> Mapping[str, Network]:
 
 
 def described(name: str, variant: str, image_size: int) -> Network | None:
-    """Return a cell's model, or None if a record names an unknown model or variant or an image size that is too small."""
+    """Return a cell's model, or None if a record names an unknown model or variant, or a too small image."""
     model = MODELS.get(name)
     return model if model and variant in model.variants and image_size >= model.min_image_size else None

@@ -216,7 +216,7 @@ class Network:
         return sum(layer.parameters for layer in self.layers(self.variants[0], self.min_image_size, n_classes))
 
     def macs(self, variant: str, image_size: int, n_classes: int) -> int:
-        """Return the multiply-accumulates of convolutions and fully connected layers in the forward pass of one image."""
+        """Return the multiply-accumulates of convolutions and fully connected layers per image in the forward pass."""
         return sum(layer.macs for layer in self.layers(variant, image_size, n_classes))
 
     def layers(self, variant: str, image_size: int, n_classes: int) -> Iterator[Layer]:

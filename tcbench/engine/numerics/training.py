@@ -35,7 +35,7 @@ CHECK_EVERY = 20
 
 
 class DivergedError(TrainingError):
-    """A loss or gradients are not finite, so that the run cannot continue. `losses` has the finite losses before that."""
+    """A loss or gradients are not finite, so that the run cannot continue. `losses` has the earlier ones."""
 
     def __init__(self, message: str, losses: tuple[float, ...]) -> None:
         super().__init__(message)
