@@ -1,6 +1,6 @@
 """The output of `tcbench numerics --rungs`: each config's distances with its rung's tolerance, and JSON."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -31,11 +31,10 @@ _FIGURES = ("loss", "allowed", "gradient", "allowed", "update", "allowed", "loss
 
 def table(judged: Sequence[JudgedRun]) -> Table[JudgedRun]:
     """Return a table with a row per config: its distances to the config without its last rung, and to fp32."""
-    headings = enumerate(_FIGURES)
     return Table(
         (
             Column[JudgedRun]("config", _name),
-            *(Column[JudgedRun](heading, lambda config, n=n: _figures(config)[n], COUNT) for n, heading in headings),
+            *(Column[JudgedRun](heading, _figure(place), COUNT) for place, heading in enumerate(_FIGURES)),
             Column[JudgedRun]("", lambda config: Text("off", "red") if config.off else Text("ok", "green")),
         ),
         judged,
@@ -46,6 +45,11 @@ def _name(config: JudgedRun) -> str:
     """Return a config as the one without its last rung, and that rung: `fp32 + nhwc`."""
     run = config.run
     return run.config if run.without is None or run.rung == run.config else f"{run.without} + {run.rung}"
+
+
+def _figure(place: int) -> Callable[[JudgedRun], str]:
+    """Return a function that returns one of a config's figures."""
+    return lambda config: _figures(config)[place]
 
 
 def _figures(config: JudgedRun) -> Sequence[str]:
