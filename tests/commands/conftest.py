@@ -1,4 +1,4 @@
-"""What several tests of commands share."""
+"""Fixtures that several tests of commands share."""
 
 from pathlib import Path
 
@@ -22,7 +22,7 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def generated(tmp_path: Path, images: Path) -> None:
-    """What commands find in the cache where they are given no images: making 512 takes 15 seconds of a processor."""
+    """Put the default images into the cache: making 512 takes 15 seconds of CPU time."""
     (tmp_path / "cache").mkdir()
     (tmp_path / "cache" / jpegs.generated_root().name).symlink_to(images)
 
@@ -40,7 +40,7 @@ def trains_here(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def ceilings(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What every machine can do at most; it would be measured."""
+    """Replace the machine's ceilings, which would be measured, by fixed ones."""
     it = Ceilings("it", {"fp32": 1e15}, 1e13, "measured")
     monkeypatch.setattr("tcbench.run.ceilings._cached", lambda _: it)
 

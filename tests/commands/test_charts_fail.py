@@ -1,4 +1,4 @@
-"""What a notebook, a build or a user has set up for matplotlib harms no command, and a chart that fails is a note."""
+"""Matplotlib's configuration harms no command, and a chart that fails is a note."""
 
 import itertools
 import subprocess

@@ -28,7 +28,7 @@ from tcbench.show.options import config_names
 
 
 @pytest.fixture
-def here(tmp_path: Path) -> Path:
+def folder(tmp_path: Path) -> Path:
     (tmp_path / "quick.toml").write_text(QUICK, encoding="utf-8")
     return tmp_path
 
@@ -42,22 +42,24 @@ def sleeper(tmp_path: Path) -> Path:
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
-def test_a_results_folder_that_may_not_be_written_is_exit_code_2(here):
-    (here / "results").mkdir(mode=0o500)
-    done = ended(here, "run", "quick.toml", "--threads", "1", "--data", "synthetic", code=2)
+def test_a_results_folder_that_may_not_be_written_is_exit_code_2(folder):
+    (folder / "results").mkdir(mode=0o500)
+    done = ended(folder, "run", "quick.toml", "--threads", "1", "--data", "synthetic", code=2)
     assert "cannot be written" in done.err
 
 
-def test_a_traceback_is_shown_only_when_asked_for(here):
-    shown = tcbench(here, "run", "--bs", "0", "--debug")
+def test_a_traceback_is_shown_only_when_asked_for(folder):
+    shown = tcbench(folder, "run", "--bs", "0", "--debug")
     assert "Traceback" in shown.err
     assert shown.code == 2
-    assert "Traceback" in tcbench(here, "--debug", "run", "--bs", "0").err
+    assert "Traceback" in tcbench(folder, "--debug", "run", "--bs", "0").err
 
 
-def wait_for_records(here: Path, n: int) -> Path:
-    assert soon(lambda: any(path.read_bytes().count(b"\n") >= n for path in here.glob("results/*/quick-*.jsonl")), 600)
-    (path,) = here.glob("results/*/quick-*.jsonl")
+def wait_for_records(folder: Path, n: int) -> Path:
+    assert soon(
+        lambda: any(path.read_bytes().count(b"\n") >= n for path in folder.glob("results/*/quick-*.jsonl")), 600
+    )
+    (path,) = folder.glob("results/*/quick-*.jsonl")
     return path
 
 
@@ -71,13 +73,13 @@ def test_an_interrupted_run_keeps_what_is_done_and_is_resumed(sleeper, signum):
     done = finish(process, code=130)
     assert "go on with: tcbench run quick.toml --trials 2 --max-time 1 --resume" in done.err
     assert "Traceback" not in done.err
-    kept = store.read([path])
-    assert kept.notes == ()
-    assert 1 <= len(kept.records) < 4
+    content = store.read([path])
+    assert content.notes == ()
+    assert 1 <= len(content.records) < 4
 
     ended(sleeper, *arguments, "--resume")
     records = store.read([path]).records
-    assert records[: len(kept.records)] == kept.records
+    assert records[: len(content.records)] == content.records
     assert len(records) == 4
     assert len(list((sleeper / "results").glob("*/*.jsonl"))) == 1
 
@@ -130,39 +132,39 @@ def test_a_trial_over_its_timeout_is_a_record(sleeper):
     assert "timeout" in done.out
 
 
-def test_a_cell_skipped_for_a_missing_package_runs_once_the_package_is_there(here, monkeypatch):
+def test_a_cell_skipped_for_a_missing_package_runs_once_the_package_is_there(folder, monkeypatch):
     arguments = ("run", "quick.toml", "--bs", "2", "--trials", "1", "--threads", "1", "--data", "synthetic", "--json")
     arguments += ("--config", "fp32+opencv")
     monkeypatch.setattr("tcbench.engine.rung.Package.is_installed", lambda package: package.module != "cv2")
-    first = ended(here, *arguments)
+    first = ended(folder, *arguments)
     assert "needs the package cv2: uv sync --extra opencv" in json.loads(first.out)["cells"][0]["reason"]
     monkeypatch.undo()
     monkeypatch.setattr("tcbench.engine.rung.Package.is_installed", lambda package: True)
     monkeypatch.setattr(
         "tcbench.run.runner.Runner._trial", lambda _, planned, trial: make_record(cell=planned.cell, trial=trial)
     )
-    second = tcbench(here, *arguments, "--resume")
+    second = tcbench(folder, *arguments, "--resume")
     # The stand-in's record is of another machine, and so a row of its own.
     assert [cell["status"] for cell in json.loads(second.out)["cells"]] == ["skipped", "ok"]
 
 
-def test_doctor_says_what_is_here_and_what_is_missing(here):
-    done = ended(here, "doctor")
+def test_doctor_says_what_is_here_and_what_is_missing(folder):
+    done = ended(folder, "doctor")
     assert "chainer" in done.out
     assert "7.8.1" in done.out
     assert "tcbench data make" in done.out
-    findings = json.loads(tcbench(here, "doctor", "--json").out)["findings"]
+    findings = json.loads(tcbench(folder, "doctor", "--json").out)["findings"]
     assert {finding["what"] for finding in findings} >= {"Python", "processor", "chainer", "results folder"}
 
 
 @pytest.mark.long
-def test_data_make_makes_the_set_once(here, monkeypatch):
+def test_data_make_makes_the_set_once(folder, monkeypatch):
     monkeypatch.setitem(jpegs.generate.__kwdefaults__, "n_files", 16)
     monkeypatch.setitem(jpegs.generate.__kwdefaults__, "workers", 1)
-    made = ended(here, "data", "make")
-    assert "16 images in 16 classes" in made.out
+    first = ended(folder, "data", "make")
+    assert "16 images in 16 classes" in first.out
     monkeypatch.setattr(jpegs, "_write_images", lambda *_: pytest.fail("made anew"))
-    assert tcbench(here, "data", "make").out == made.out
+    assert tcbench(folder, "data", "make").out == first.out
 
 
 COMMANDS = [name for names in GROUPS.values() for name in names]
@@ -178,8 +180,8 @@ def test_the_start_of_a_command_imports_no_library_that_takes_long(module):
     assert done.stdout == "[]\n"
 
 
-def test_help_shows_every_command_in_one_group(here):
-    shown = tcbench(here, "--help").out
+def test_help_shows_every_command_in_one_group(folder):
+    shown = tcbench(folder, "--help").out
     assert re.findall(r"^(Measure|Look|Compare|More):$", shown, re.MULTILINE) == list(GROUPS)
     commands = shown[shown.index(f"{next(iter(GROUPS))}:") :]
     assert [line.split()[0] for line in commands.splitlines() if re.match(r"  [a-z]", line)] == COMMANDS
@@ -187,8 +189,8 @@ def test_help_shows_every_command_in_one_group(here):
 
 
 @pytest.mark.parametrize("words", HELPS, ids=" ".join)
-def test_help_fits_80_columns_and_speaks_of_no_type_of_pythons(here, words):
-    shown = tcbench(here, *words, "-h", COLUMNS="80").out
+def test_help_fits_80_columns_and_speaks_of_no_type_of_pythons(folder, words):
+    shown = tcbench(folder, *words, "-h", COLUMNS="80").out
     assert [line for line in shown.splitlines() if len(line) > 80] == []
     assert not re.search(r"<|\[(default|required)", shown)
     assert not re.search(r"\.\.\.$", shown.partition("Commands:")[2], re.MULTILINE)  # a line that was cut
@@ -210,8 +212,8 @@ def test_help_says_of_every_option_what_is_taken_without_it(words):
 
 
 def test_the_defaults_that_help_states_are_those_that_are_taken():
-    """Where a module that help does not import has the figure."""
-    stated = {one.name: one.help for one in get_command(cli.app).commands["numerics"].params}
+    """Figures in help texts that come from modules that help does not import."""
+    stated = {parameter.name: parameter.help for parameter in get_command(cli.app).commands["numerics"].params}
     for name, figures in {
         "seeds": (numerics_plan.SEEDS,),
         "steps": (numerics_plan.STEPS, numerics_plan.PARITY_STEPS),
@@ -228,7 +230,7 @@ def test_the_defaults_that_help_states_are_those_that_are_taken():
 def test_output_is_asked_for_by_the_same_words_everywhere(words):
     """-o FILE, --out FOLDER, --format FORMAT, in one group of help; results are arguments."""
     command = functools.reduce(lambda group, name: group.commands[name], words, get_command(cli.app))
-    options = {option: one for one in command.params for option in one.opts}
+    options = {option: parameter for parameter in command.params for option in parameter.opts}
     assert {"--chart", "--file", "--json", "--results"}.isdisjoint(options)
     assert options.get("-o") is options.get("--output")
     for option, metavar in (("-o", "FILE"), ("--out", "FOLDER"), ("--format", "FORMAT")):
@@ -248,7 +250,7 @@ def test_a_config_is_named_as_charts_write_it_too():
         ("tcbench pl", "plot"),
     ],
 )
-def test_shell_completion_completes(here, line, expected):
-    asked = {"COMP_WORDS": line, "COMP_CWORD": str(len(line.split()) - 1)}
-    done = tcbench(here, _TCBENCH_COMPLETE="complete_bash", **asked)
+def test_shell_completion_completes(folder, line, expected):
+    variables = {"COMP_WORDS": line, "COMP_CWORD": str(len(line.split()) - 1)}
+    done = tcbench(folder, _TCBENCH_COMPLETE="complete_bash", **variables)
     assert expected in done.out.split()

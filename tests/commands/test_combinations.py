@@ -35,7 +35,7 @@ WORDS = {
     "FOLDER": "results other missing",
     "COMMAND": "mpirun true",
 }
-"""What users give, by kind of value. An option gets any of the words that it takes, and now and then one that it does
+"""Values by their kind. An option gets any of the words that it takes, and now and then one that it does
 not."""
 
 PLACES = ("results", "results/mixed.jsonl", "results/cpu", "missing.jsonl", "quick.toml", "naruse2018", "fp32", "ci")
@@ -52,10 +52,10 @@ def drawn(draw: random.Random, words: tuple[str, ...]) -> list[str]:
             line += [draw.choice(["fp32", "my_step/one", "fp32+dali"])]
         else:
             line += draw.choices(PLACES, k=draw.choice([1, 1, 2] if argument.required else [0, 1, 1, 2]))
-    there = [option for option in ALL if option.command == words]
-    for option in draw.sample(there, min(len(there), draw.randrange(6))):
+    available = [option for option in ALL if option.command == words]
+    for option in draw.sample(available, min(len(available), draw.randrange(6))):
         line += _value(draw, option)
-    if any(option.name == "--dry-run" for option in there) and draw.random() < 0.4:
+    if any(option.name == "--dry-run" for option in available) and draw.random() < 0.4:
         line.append("--dry-run")
     return line
 
@@ -72,7 +72,7 @@ def _value(draw: random.Random, option: options.Option) -> list[str]:
 
 @pytest.mark.parametrize("seed", range(150))
 def test_a_command_with_any_options_ends_as_designed_and_without_a_traceback(tmp_path, seed):
-    """What measures for longer than ten seconds is interrupted."""
+    """Run a command, and interrupt it if it measures for longer than ten seconds."""
     folder = faulty.make(tmp_path)
     (folder / "results" / "cpu").mkdir(parents=True)
     records = sorted(SHIPPED.glob("*/*.jsonl"))
@@ -90,10 +90,10 @@ def test_a_command_with_any_options_ends_as_designed_and_without_a_traceback(tmp
     except subprocess.TimeoutExpired:
         process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=120)
-    said = (shlex.join(["tcbench", *line]), process.returncode, out[-2000:], err[-2000:])
-    assert process.returncode in (0, 1, 2, 3, 4, 5, 130), said
-    assert "Traceback" not in out + err, said
+    outcome = (shlex.join(["tcbench", *line]), process.returncode, out[-2000:], err[-2000:])
+    assert process.returncode in (0, 1, 2, 3, 4, 5, 130), outcome
+    assert "Traceback" not in out + err, outcome
     if process.returncode == 2:
-        assert "tcbench: error: " in err or line[0] in ("doctor",), said
-    assert not [*folder.rglob(".tcbench-*")], said
-    assert soon(lambda: not faulty.left(folder), 60), said
+        assert "tcbench: error: " in err or line[0] in ("doctor",), outcome
+    assert not [*folder.rglob(".tcbench-*")], outcome
+    assert soon(lambda: not faulty.left(folder), 60), outcome

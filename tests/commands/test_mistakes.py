@@ -42,7 +42,7 @@ RECORDS = {
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What may be given to a command: some of it will do."""
+    """Arguments of commands, valid and invalid ones."""
     folder = tmp_path_factory.mktemp("given")
     for name in ("empty", "folder.html"):
         (folder / name).mkdir()
@@ -242,10 +242,10 @@ def test_what_holds_no_results_is_named(folder: Path, words: str) -> None:
 
 @pytest.mark.parametrize("words", ["claims cut.jsonl", "export cut.jsonl", "history cut.jsonl", "report cut.jsonl"])
 def test_a_last_line_that_is_cut_off_is_left_out_and_said(tmp_path: Path, words: str) -> None:
-    whole = factories.write(tmp_path / "cut.jsonl", *factories.make_trials(trials=3)).read_bytes()
-    (tmp_path / "cut.jsonl").write_bytes(whole[:-40])
+    content = factories.write(tmp_path / "cut.jsonl", *factories.make_trials(trials=3)).read_bytes()
+    (tmp_path / "cut.jsonl").write_bytes(content[:-40])
     done = tcbench(tmp_path, *words.split())
-    said = "cut.jsonl: the last line is cut off and was left out; 2 records read"
-    assert (done.code, done.err.splitlines()[0]) == (0, f"note: {said}")
+    note = "cut.jsonl: the last line is cut off and was left out; 2 records read"
+    assert (done.code, done.err.splitlines()[0]) == (0, f"note: {note}")
     if words.startswith("report"):
         assert "the last line is cut off" in (tmp_path / "cut-report.html").read_text("utf-8")

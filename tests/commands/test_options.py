@@ -18,7 +18,7 @@ ALL = options.options()
 
 
 def test_the_page_says_of_every_option_what_it_takes():
-    assert [(one.command, one.name) for one in ALL if not one.expected] == []
+    assert [(option.command, option.name) for option in ALL if not option.expected] == []
     same = PAGE.read_text(encoding="utf-8") == options.page()
     assert same, "docs/options.md is not what the program says: uv run python tests/options.py > docs/options.md"
 
@@ -26,8 +26,8 @@ def test_the_page_says_of_every_option_what_it_takes():
 @pytest.mark.parametrize("words", options.commands(), ids=" ".join)
 def test_a_value_outside_of_an_options_range_is_one_line_that_names_it_and_exit_code_2(tmp_path, words):
     command, _ = options.commands()[words]
-    required = ["x" for one in command.params if one.param_type_name == "argument" and one.required]
-    for option in (one for one in ALL if one.command == words):
+    required = ["x" for parameter in command.params if parameter.param_type_name == "argument" and parameter.required]
+    for option in (candidate for candidate in ALL if candidate.command == words):
         for value in itertools.islice(option.outside(), 4):
             done = tcbench(tmp_path, *words, *required, f"{option.name}={value}")
             assert (done.code, done.out, done.err.count("\n")) == (2, "", 1), (option.name, value, done)
@@ -61,8 +61,8 @@ def test_each_field_of_a_selection_is_an_option_and_one_written_as_words_is_read
     parent = get_command(app).make_context("tcbench", ["list"], resilient_parsing=True)
 
     def read(words: list[str]) -> Selection:
-        given = run.make_context("run", words, parent=parent).params
-        return Selection(**{name: field.read(given[name]) for name, field in SELECTION.items()})
+        params = run.make_context("run", words, parent=parent).params
+        return Selection(**{name: field.read(params[name]) for name, field in SELECTION.items()})
 
     assert read(words(chosen)) == chosen
     assert words(read([])) == []

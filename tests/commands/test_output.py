@@ -104,7 +104,9 @@ WRITERS = {
 
 def test_every_command_that_writes_a_file_is_here():
     commands = typer.main.get_command(app).commands
-    assert WRITERS.keys() == {name for name in commands if any("-o" in one.opts for one in commands[name].params)}
+    assert WRITERS.keys() == {
+        name for name in commands if any("-o" in parameter.opts for parameter in commands[name].params)
+    }
 
 
 @pytest.mark.parametrize("name", WRITERS)
@@ -113,18 +115,18 @@ def test_no_command_writes_onto_what_it_reads(folder, tmp_path, name, as_link):
     output, *words = WRITERS[name]
     for file in ("run.jsonl", "slower.jsonl"):
         (tmp_path / file.replace("slower", "other")).write_bytes((folder / file).read_bytes())
-    given = tmp_path / ("timeline.json.gz" if name == "timeline" else "run.jsonl")
+    source = tmp_path / ("timeline.json.gz" if name == "timeline" else "run.jsonl")
     if name == "timeline":
-        hostile.trace(given)
+        hostile.trace(source)
     if as_link:
-        (tmp_path / output).symlink_to(given)
+        (tmp_path / output).symlink_to(source)
     else:
-        given = given.rename(tmp_path / output)
-    before = given.read_bytes()
-    done = tcbench(tmp_path, name, *(word.replace("{}", given.name) for word in words), "-o", output)
-    said = f"tcbench: error: -o {output}: this command reads it; name another file"
-    assert (done.code, done.err.splitlines()[-1]) == (2, said)
-    assert given.read_bytes() == before
+        source = source.rename(tmp_path / output)
+    before = source.read_bytes()
+    done = tcbench(tmp_path, name, *(word.replace("{}", source.name) for word in words), "-o", output)
+    message = f"tcbench: error: -o {output}: this command reads it; name another file"
+    assert (done.code, done.err.splitlines()[-1]) == (2, message)
+    assert source.read_bytes() == before
 
 
 @pytest.mark.parametrize("name", sorted({*WRITERS} - {"gate"}))  # which writes as `compare` does: test_gate
@@ -133,8 +135,8 @@ def test_a_hyphen_names_standard_output_and_all_else_is_printed_to_standard_erro
     hostile.trace(tmp_path / "timeline.json.gz")
     factories.write(tmp_path / "history.jsonl", *histories.over_commits([40, 36]))
     (tmp_path / "other.jsonl").write_bytes((folder / "slower.jsonl").read_bytes())
-    given = {"history": "history.jsonl", "timeline": "timeline.json.gz"}.get(name, str(folder / "run.jsonl"))
-    done = tcbench(tmp_path, name, *(word.replace("{}", given) for word in WRITERS[name][1:]), "-o", "-")
+    source = {"history": "history.jsonl", "timeline": "timeline.json.gz"}.get(name, str(folder / "run.jsonl"))
+    done = tcbench(tmp_path, name, *(word.replace("{}", source) for word in WRITERS[name][1:]), "-o", "-")
     begins = {"compare": b"{", "export": b"machine,", "report": b"<!doctype html>"}.get(name, b"\x89PNG")
     assert capfdbinary.readouterr().out.startswith(begins)
     assert (done.code, done.out) == (1 if name == "compare" else 0, "")
@@ -162,7 +164,7 @@ def test_what_is_read_without_being_named_is_not_written_onto_either(folder, tmp
 def test_the_trials_beside_a_report_are_not_written_onto_its_input(folder, tmp_path, monkeypatch):
     monkeypatch.setattr("tcbench.show.page.settings.MOST_TRIALS", 0)
     monkeypatch.setattr("tcbench.commands.report.trials.MOST_TRIALS", 0)
-    given = tmp_path / "report-trials.csv"
-    given.write_bytes((folder / "run.jsonl").read_bytes())
-    ended(tmp_path, "report", given.name, "--title", "x" * 300, "-o", "report.html", code=2)
-    assert given.read_bytes() == (folder / "run.jsonl").read_bytes()
+    source = tmp_path / "report-trials.csv"
+    source.write_bytes((folder / "run.jsonl").read_bytes())
+    ended(tmp_path, "report", source.name, "--title", "x" * 300, "-o", "report.html", code=2)
+    assert source.read_bytes() == (folder / "run.jsonl").read_bytes()

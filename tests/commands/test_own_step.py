@@ -37,7 +37,7 @@ rungs = ["plain"]
 backend = "my_step:open_session"
 rungs = ["plain", "inplace"]
 """
-"""Without `model.name`: records of older runs of it bear resnet50's, as those here do."""
+"""A scenario without `model.name`: its older records have resnet50's name, as those here do."""
 
 RUN = "results/a-machine/my_step-20260101-000000.jsonl"
 EARLIER = "earlier.jsonl"
@@ -71,7 +71,7 @@ COMMANDS: dict[str, list[tuple[tuple[str, ...], int]]] = {
     "doctor": [],  # looks at the machine alone
     "data": [],  # makes JPEGs
 }
-"""By command: what it is given, and what it ends with."""
+"""Arguments and exit codes by command."""
 
 
 def record(config: str, batch_size: int, trial: int) -> records.Record:
@@ -143,7 +143,7 @@ def test_what_is_counted_bears_the_scenarios_unit(folder: Path, words: tuple[str
 
 
 FOREIGN = re.compile(r"\bv1\b|classes|\b224\b|learning rate|loss scale|image(?!s[_-]per)", re.IGNORECASE)
-"""What is said of networks that train on images: of a step of the user's own nobody knows such a thing."""
+"""Facts about networks that train on images, which are unknown for a user's own step."""
 
 
 def test_the_page_bears_the_unit_and_the_base(folder: Path) -> None:

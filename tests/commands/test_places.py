@@ -16,7 +16,7 @@ SEVERAL = "note: the results are of several folders, so throughput.png is in the
 
 
 @pytest.mark.parametrize(
-    ("words", "left", "said"),
+    ("words", "left", "note"),
     [
         (("plot", "a/one.jsonl"), "a/one-throughput.png", ""),
         (("plot", "a/one.jsonl", "a/two.jsonl"), "a/throughput.png", ""),
@@ -25,9 +25,9 @@ SEVERAL = "note: the results are of several folders, so throughput.png is in the
         (("plot", "a/one.jsonl", "b/three.jsonl"), "throughput.png", SEVERAL),
     ],
 )
-def test_they_are_beside_the_results_of_one_folder_and_of_several_in_the_working_folder(runs, words, left, said):
+def test_they_are_beside_the_results_of_one_folder_and_of_several_in_the_working_folder(runs, words, left, note):
     done = tcbench(runs, *words)
-    assert (done.code, done.out, said in done.err) == (0, f"wrote {left}\n", True), done.err
+    assert (done.code, done.out, note in done.err) == (0, f"wrote {left}\n", True), done.err
     assert (runs / left).exists()
 
 

@@ -18,22 +18,22 @@ RUN += ("--device", "cpu", "--threads", "1", "--data", "images", "--model", "res
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory, images: Path) -> tuple[Path, Done]:
     """A folder in which two cells were run, and what was shown."""
-    here = tmp_path_factory.mktemp("run")
-    (here / "images").symlink_to(images)
-    return here, tcbench(here, *RUN)
+    folder = tmp_path_factory.mktemp("run")
+    (folder / "images").symlink_to(images)
+    return folder, tcbench(folder, *RUN)
 
 
 @pytest.fixture
 def ran(run: tuple[Path, Done], monkeypatch: pytest.MonkeyPatch) -> Path:
-    """That folder, where `explain` traces steps too."""
+    """Return the run's folder, where `explain` traces steps too."""
     monkeypatch.setattr(forecast, "PROCESSES", 1)
     return run[0]
 
 
 def test_a_run_leaves_records_a_chart_a_table_and_the_next_step(run: tuple[Path, Done]) -> None:
-    here, done = run
+    folder, done = run
     assert done.code == 0, done.err
-    (path,) = (here / "results").glob("*/cpu-*.jsonl")
+    (path,) = (folder / "results").glob("*/cpu-*.jsonl")
     records = store.read([path]).records
     assert [(r.cell.config, r.status) for r in records] == [("fp32", "ok"), ("fp32+batched", "ok")]
     for record in records:
@@ -47,7 +47,7 @@ def test_a_run_leaves_records_a_chart_a_table_and_the_next_step(run: tuple[Path,
         assert record.environment.packages["chainer"] == "7.8.1"
         assert measured.phases[0].host_s[0] > 1e-4  # real images were decoded
     assert path.with_suffix(".png").read_bytes().startswith(b"\x89PNG")
-    shown = ("images/s", "vs fp32", "1.00×", "trials", "memory", "2 cells ok", str(path.relative_to(here)), "Next: ")
+    shown = ("images/s", "vs fp32", "1.00×", "trials", "memory", "2 cells ok", str(path.relative_to(folder)), "Next: ")
     assert all(words in done.out for words in shown)
     assert "[1/2] fp32, batch size 2: " in done.err
     assert "ETA" in done.err

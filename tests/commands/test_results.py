@@ -1,4 +1,4 @@
-"""Which files a command reads when it is given results."""
+"""The files that a command reads as its results."""
 
 import os
 import re
@@ -65,10 +65,10 @@ def test_timeline_takes_the_newest_profile_that_git_does_not_keep(tmp_path: Path
     assert "no profile of yours in results/; `tcbench profile fp32` makes one, or name a file" in done.err
     mine = tmp_path / "results" / "m" / "profile-fp32-bs4-cpu-20261121-035658.json.gz"
     mine.parent.mkdir(parents=True)
-    kept = "profile-fp32-bs4-20990101-000000.json.gz"
-    for name in (mine.name, "profile-fp32+dali-bs4-cpu-20261121-035657.json.gz", kept):
+    profile = "profile-fp32-bs4-20990101-000000.json.gz"
+    for name in (mine.name, "profile-fp32+dali-bs4-cpu-20261121-035657.json.gz", profile):
         perfetto.write([timelines.busy_timeline()], mine.with_name(name))
-    for words in (["init", "--quiet"], ["add", f"results/m/{kept}"]):
+    for words in (["init", "--quiet"], ["add", f"results/m/{profile}"]):
         subprocess.run(["git", *words], cwd=tmp_path, check=True)
     done = tcbench(tmp_path, "timeline", "-o", "mine.svg")
     assert (done.code, done.out) == (0, "wrote mine.svg\n"), done.err
@@ -90,9 +90,9 @@ def test_results_in_another_folder_are_read_by_default_and_by_their_id(tmp_path:
     run = tmp_path / "kept" / host_device().machine / "cpu-20261121-035658.jsonl"
     factories.write(run, *reports.ladders(1, sizes=(4,)))
     newest_run = "" if command == "history" else f"the newest run: {run.relative_to(tmp_path)}\n"
-    for words, said in (((), newest_run), (("cpu-20261121-035658",), "")):
+    for words, expected in (((), newest_run), (("cpu-20261121-035658",), "")):
         done = tcbench(tmp_path, command, *words, "--out", "kept")
-        assert (done.code, done.err) == (0, said)
+        assert (done.code, done.err) == (0, expected)
     refused = tcbench(tmp_path, command)
     assert refused.code == 2 and re.match(r".*no results (of this machine )?in results/", refused.err)
 
@@ -110,22 +110,24 @@ def test_a_report_finds_baselines_where_the_results_are(tmp_path: Path) -> None:
 def test_what_lies_beside_records_is_found_once_wherever_it_is(tmp_path: Path) -> None:
     (tmp_path / "deep" / "er").mkdir(parents=True)
     (tmp_path / "link").symlink_to(tmp_path / "deep")
-    beside = tmp_path / "deep" / "er" / "profile-1.json.gz"
-    beside.touch()
+    profile = tmp_path / "deep" / "er" / "profile-1.json.gz"
+    profile.touch()
     run = tmp_path / "link" / "er" / "run.jsonl"
     for paths in ([tmp_path / "deep"], [run, tmp_path]):
-        assert list(files_beside(paths, "profile-*")) == [beside]
+        assert list(files_beside(paths, "profile-*")) == [profile]
     assert files_beside([tmp_path / "deep" / "run.jsonl"], "profile-*") == {}
 
 
 def test_beside_a_run_of_ones_own_lies_nothing_that_git_keeps_and_beside_one_that_it_keeps_everything(tmp_path: Path):
-    kept, kept_run, own, own_run = (tmp_path / name for name in ("n-1.json", "1.jsonl", "n-2.json", "2.jsonl"))
-    for path in (kept, kept_run, own, own_run):
+    tracked_file, kept_run, untracked_file, own_run = (
+        tmp_path / name for name in ("n-1.json", "1.jsonl", "n-2.json", "2.jsonl")
+    )
+    for path in (tracked_file, kept_run, untracked_file, own_run):
         path.touch()
-    for words in (["init", "-q"], ["add", kept.name, kept_run.name]):
+    for words in (["init", "-q"], ["add", tracked_file.name, kept_run.name]):
         subprocess.run(["git", "-C", str(tmp_path), *words], check=True)
-    beside = [sorted(files_beside([path], "n-*").values()) for path in (own_run, kept_run, tmp_path)]
-    assert beside == [[own], [kept, own], [kept, own]]
+    found_files = [sorted(files_beside([path], "n-*").values()) for path in (own_run, kept_run, tmp_path)]
+    assert found_files == [[untracked_file], [tracked_file, untracked_file], [tracked_file, untracked_file]]
 
 
 @pytest.mark.parametrize("command", ["report", "plot", "export", "explain", "claims"])

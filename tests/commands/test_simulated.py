@@ -80,7 +80,7 @@ def test_pictures_say_so(tmp_path: Path, results: Path, command: str) -> None:
 
 @pytest.mark.parametrize("words", [("list",), ("doctor",)])
 def test_virtual_gpus_are_offered_as_simulated(tmp_path: Path, words: tuple[str, ...]) -> None:
-    [line] = [one for one in tcbench(tmp_path, *words).out.splitlines() if "virtual:V100" in one]
+    [line] = [candidate for candidate in tcbench(tmp_path, *words).out.splitlines() if "virtual:V100" in candidate]
     assert "simulate" in line
 
 

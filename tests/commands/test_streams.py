@@ -1,4 +1,4 @@
-"""What anyone wrote into a record or a trace reaches a terminal as escapes, and errors stay short."""
+"""Control characters from records and traces reach a terminal as escapes, and errors stay short."""
 
 import io
 import json

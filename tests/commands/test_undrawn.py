@@ -1,4 +1,4 @@
-"""What cannot be drawn is one clear line."""
+"""A chart that cannot be drawn is one clear line."""
 
 import pytest
 from comparisons import reported

@@ -7,15 +7,15 @@ from tcbench.show.naming import another_session, distinguishing_settings, settin
 
 
 def test_only_namesakes_are_told_apart_and_only_by_what_differs():
-    one, other, third = (
+    first, other, third = (
         factories.make_cell(),
         factories.make_cell(image_size=96),
         factories.make_cell("fp16", threads=8),
     )
-    assert distinguishing_settings([("m", one), ("m", other), ("n", third)]) == ("image_size 64", "image_size 96", "")
-    assert distinguishing_settings([("m", one), ("n", one)]) == ("m", "n")
-    assert distinguishing_settings([(None, one), ("n", one)]) == ("unknown machine", "n")
-    assert distinguishing_settings([("m", one), ("m", one)]) == ("", "#2")
+    assert distinguishing_settings([("m", first), ("m", other), ("n", third)]) == ("image_size 64", "image_size 96", "")
+    assert distinguishing_settings([("m", first), ("n", first)]) == ("m", "n")
+    assert distinguishing_settings([(None, first), ("n", first)]) == ("unknown machine", "n")
+    assert distinguishing_settings([("m", first), ("m", first)]) == ("", "#2")
 
 
 def test_an_ablation_is_told_from_its_namesake_in_either_order():
@@ -45,13 +45,13 @@ def test_a_lasting_name_does_not_depend_on_what_else_was_run():
 
 
 def test_settings_are_told_apart_by_machine_and_threads_and_else_by_what_tells_cells_of_one_name():
-    def told(**changes: object) -> tuple[str, ...]:
+    def headings(**changes: object) -> tuple[str, ...]:
         cells = [factories.make_cell(), factories.make_cell("fp16", scenario="other"), factories.make_cell(**changes)]
         return setting_headings(summarise([factories.make_record(cell=cell) for cell in cells]))
 
-    assert told(batch_size=8) == ("", "", "")  # another scenario's config stands beside this one's
-    assert told(threads=8) == ("threads 2", "threads 2", "threads 8")
-    assert told(image_size=96, train=TrainSettings(momentum=0.5))[::2] == ("image_size 64", "image_size 96")
+    assert headings(batch_size=8) == ("", "", "")  # another scenario's config stands beside this one's
+    assert headings(threads=8) == ("threads 2", "threads 2", "threads 8")
+    assert headings(image_size=96, train=TrainSettings(momentum=0.5))[::2] == ("image_size 64", "image_size 96")
 
 
 RUN = summarise([factories.make_record("fp32", 4, images_per_s=40.0, noise=0.0)])[0]
@@ -59,7 +59,7 @@ DAY = "2025-01-02T09:00:00+00:00"
 
 
 @pytest.mark.parametrize(
-    ("taken_at", "images_per_s", "said"),
+    ("taken_at", "images_per_s", "expected"),
     [
         (DAY, 40.0, None),
         (DAY, 43.0, None),
@@ -70,13 +70,13 @@ DAY = "2025-01-02T09:00:00+00:00"
         (None, 20.0, "profiled at an unknown time at 20.0 images/s"),
     ],
 )
-def test_a_profile_of_another_day_or_speed_than_the_run_beside_it_says_both(taken_at, images_per_s, said):
+def test_a_profile_of_another_day_or_speed_than_the_run_beside_it_says_both(taken_at, images_per_s, expected):
     line = another_session(taken_at, 4 / images_per_s, RUN)
-    if said is None:
+    if expected is None:
         assert line is None
     else:
         assert line == (
-            f"fp32, batch size 4: {said}, another session than the run beside it, of 2025-01-02 at 40.0 images/s"
+            f"fp32, batch size 4: {expected}, another session than the run beside it, of 2025-01-02 at 40.0 images/s"
         )
 
 

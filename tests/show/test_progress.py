@@ -136,7 +136,7 @@ def test_stages_say_now_and_then_how_far_they_are_where_there_is_no_terminal(mon
 
 
 def test_stages_show_how_far_they_are_and_an_eta_on_a_terminal(monkeypatch):
-    """What was there took no time, and the first starts what the others find running: neither tells theirs."""
+    """Units done at the start took no time, and the first unit includes start-up, so neither counts for the ETA."""
     out = Screen(file=io.StringIO(), width=40, force_terminal=True)
     now = [0.0]
     monkeypatch.setattr(views.time, "monotonic", lambda: now[0])

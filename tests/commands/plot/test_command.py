@@ -10,32 +10,32 @@ from factories import make_record, write
 
 
 @pytest.fixture
-def here(tmp_path: Path) -> Path:
+def folder(tmp_path: Path) -> Path:
     """Real results."""
     shipped.copy(tmp_path, ".jsonl")
     return tmp_path
 
 
-def drawn(here: Path, *arguments: str) -> str:
+def drawn(folder: Path, *arguments: str) -> str:
     """The chart as SVG."""
-    done = ended(here, "plot", *arguments, "-o", "chart.svg")
+    done = ended(folder, "plot", *arguments, "-o", "chart.svg")
     assert done.out == "wrote chart.svg\n"
-    return (here / "chart.svg").read_text(encoding="utf-8")
+    return (folder / "chart.svg").read_text(encoding="utf-8")
 
 
 @pytest.mark.long
-def test_a_matplotlibrc_of_the_users_changes_no_chart(here: Path) -> None:
-    ours = drawn(here, "cpu-20261121-035658")
-    (here / "matplotlibrc").write_text(
+def test_a_matplotlibrc_of_the_users_changes_no_chart(folder: Path) -> None:
+    expected = drawn(folder, "cpu-20261121-035658")
+    (folder / "matplotlibrc").write_text(
         "text.usetex: True\nbackend: TkAgg\nfont.size: 30\nsavefig.bbox: tight\n", encoding="utf-8"
     )
     # The file is read when matplotlib is imported.
-    assert finish(start(here, "plot", "cpu-20261121-035658", "-o", "chart.svg")).code == 0
-    assert (here / "chart.svg").read_text(encoding="utf-8") == ours
+    assert finish(start(folder, "plot", "cpu-20261121-035658", "-o", "chart.svg")).code == 0
+    assert (folder / "chart.svg").read_text(encoding="utf-8") == expected
 
 
-def test_configs_are_chosen(here: Path) -> None:
-    chosen = drawn(here, "cpu-20261121-035658", "--config", "fp32,fp32+dali")
+def test_configs_are_chosen(folder: Path) -> None:
+    chosen = drawn(folder, "cpu-20261121-035658", "--config", "fp32,fp32+dali")
     assert "<!-- fp32 -->" in chosen and "<!-- fp16 -->" not in chosen
 
 
@@ -46,8 +46,8 @@ def test_where_the_newest_run_does_not_have_it_a_run_that_has_it_is_named(tmp_pa
     write(results / "cpu-20261122-000000.jsonl", make_record("fp32+nhwc", 4))
     for words in (["--kind", "ladder"], ["--slide", "33"], ["--config", "fp32+dali"]):
         done = ended(tmp_path, "plot", *words, code=2)
-        said, error = done.err.splitlines()
-        assert said == "the newest run: results/machine/cpu-20261122-000000.jsonl"
+        note, error = done.err.splitlines()
+        assert note == "the newest run: results/machine/cpu-20261122-000000.jsonl"
         command = "tcbench plot results/machine/cpu-20261121-000000.jsonl " + " ".join(words)
         assert error.endswith(f"; a run can be drawn: {command}")
         assert tcbench(tmp_path, *command.split()[1:]).code == 0

@@ -1,4 +1,4 @@
-"""What each rung buys."""
+"""The gain of each rung."""
 
 import pytest
 from factories import make_ablation, make_cell, make_record
@@ -48,10 +48,10 @@ def test_a_ladder_starts_at_the_first_config_that_ran_and_without_one_tells_what
 def test_a_ladder_of_other_results_is_none_where_another_has_all_that_ran_of_it() -> None:
     """Two scenarios side by side: in each its own ladder, and not the begin of the other's with what was never run."""
     records = [make_record(config) for config in ("fp16", "fp16+dali", "fp16+dali+static_graph")]
-    others = ("fp16", "fp16+dali", "fp16+dali+cuda_graph")
-    records += [make_record(cell=make_cell(config, 4, threads=7)) for config in others]
+    measured = ("fp16", "fp16+dali", "fp16+dali+cuda_graph")
+    records += [make_record(cell=make_cell(config, 4, threads=7)) for config in measured]
     records += [make_record(cell=make_cell(config, 4, threads=5)) for config in ("fp16", "fp16+dali")]
     climbed = climbs(summarise(records))
-    one, other = "fp16+dali+static_graph", "fp16+dali+cuda_graph"
-    assert [climb.ladder for climb in climbed] == [one, other, one]  # the third has as much of both
+    first, other = "fp16+dali+static_graph", "fp16+dali+cuda_graph"
+    assert [climb.ladder for climb in climbed] == [first, other, first]  # the third has as much of both
     assert len({climb.setting for climb in climbed}) == 3

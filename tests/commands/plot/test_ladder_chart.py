@@ -20,8 +20,8 @@ def test_the_ladder_is_tidy(scale: float, batch_sizes: tuple[int, ...]) -> None:
 
 def test_the_ladder_bears_the_steps_own_unit() -> None:
     records = [make_record(cell=make_cell(config, unit="rows")) for config in ("fp32", "fp32+dali")]
-    said = " ".join(words(ladder_chart(summarise(records))))
-    assert "Rows/s gained or lost" in said and "mages" not in said.replace("64 × 64 images", "")
+    texts = " ".join(words(ladder_chart(summarise(records))))
+    assert "Rows/s gained or lost" in texts and "mages" not in texts.replace("64 × 64 images", "")
 
 
 def test_a_great_loss_has_no_more_digits_than_the_base() -> None:
@@ -30,8 +30,8 @@ def test_a_great_loss_has_no_more_digits_than_the_base() -> None:
         for config, value in {"fp16": 18.9, "fp16+dali": 0.857}.items()
         for trial in range(3)
     ]
-    [said] = [text for text in words(ladder_chart(summarise(records))) if text.startswith("−")]
-    assert said.split()[0] in ("−18.0", "−18.1")
+    [text_of_loss] = [text for text in words(ladder_chart(summarise(records))) if text.startswith("−")]
+    assert text_of_loss.split()[0] in ("−18.0", "−18.1")
 
 
 def test_a_rung_that_changes_nothing_has_no_sign() -> None:
@@ -50,8 +50,8 @@ def test_one_trial_draws_pale_bars_the_whole_ladder_included() -> None:
         ]
         return ladder_chart(summarise(records))
 
-    (_, step, whole), (_, pale_step, pale_whole) = (bars(drawn(trials)) for trials in (3, 1))
+    (_, step, total), (_, pale_step, pale_whole) = (bars(drawn(trials)) for trials in (3, 1))
     assert step.get_facecolor() != pale_step.get_facecolor()
-    assert whole.get_facecolor()[3] == 1.0
+    assert total.get_facecolor()[3] == 1.0
     assert pale_whole.get_facecolor()[3] < 0.5
     assert "pale: one trial each, not judged" in " ".join(words(drawn(1)))

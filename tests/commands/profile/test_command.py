@@ -32,8 +32,8 @@ def short_timed_pass(monkeypatch):
     monkeypatch.setattr(profile, "_TIMED_S", 0.3)
 
 
-def left(here: Path, suffix: str, kind: str = "profile") -> list[Path]:
-    return list(here.glob(f"results/*/{kind}-fp32+dali-bs2-cpu-*{suffix}"))
+def left(folder: Path, suffix: str, kind: str = "profile") -> list[Path]:
+    return list(folder.glob(f"results/*/{kind}-fp32+dali-bs2-cpu-*{suffix}"))
 
 
 @pytest.mark.long
@@ -63,8 +63,10 @@ def test_a_profile_leaves_a_trace_a_picture_and_a_summary(tmp_path):
     assert {"stem/conv", "block8.b/bn", "loss"} <= {s.name for s in timeline.spans_in("host", "layer")}
     work = timeline.spans_in("io", "work")
     assert all("DALI" in s.name or "Prefetch" in s.name for s in work)
-    beside = [s for s in work if any(p.begin_s < s.end_s and s.begin_s < p.end_s for p in phases if p.name != "io")]
-    assert beside, "DALI's threads work while the step computes"
+    overlapping = [
+        s for s in work if any(p.begin_s < s.end_s and s.begin_s < p.end_s for p in phases if p.name != "io")
+    ]
+    assert overlapping, "DALI's threads work while the step computes"
 
 
 @pytest.mark.slow
@@ -83,7 +85,7 @@ def test_many_ranks_leave_a_timeline_of_each(tmp_path):
     done = ended(tmp_path, "profile", "fp32", "cpu", *words)
     (trace,) = tmp_path.glob("results/*/profile-fp32-bs1-ranks2-cpu-*.json.gz")
     timelines = tracing.read(trace)
-    assert [one.label for one in timelines] == [f"fp32, batch size 1, 2 ranks: rank {rank}" for rank in (0, 1)]
+    assert [trace.label for trace in timelines] == [f"fp32, batch size 1, 2 ranks: rank {rank}" for rank in (0, 1)]
     parts = record_in(trace).measurement.ranks
     for timeline, part in zip(timelines, parts, strict=True):
         spans = [s for s in timeline.spans_in("host", "phase") if s.name == "allreduce"]
@@ -123,7 +125,7 @@ def test_without_cupti_a_gpu_is_recorded_by_ranges_alone_and_that_is_said(monkey
 
 
 def test_unasked_nsight_systems_records_gpus_alone(monkeypatch):
-    """On a CPU it sees no more than tcbench's own ranges do, and makes steps longer."""
+    """Nsight Systems records no more than tcbench's own ranges on a CPU, and makes steps longer."""
     installed = nsys.Nsys("/usr/bin/nsys", (2024, 6))
     monkeypatch.setattr(nsys, "find", lambda: installed)
     recorders = {
@@ -131,12 +133,12 @@ def test_unasked_nsight_systems_records_gpus_alone(monkeypatch):
         for device in ("cpu", "cuda:0")
         for tool in ("auto", "nsys", "ranges")
     }
-    taken = [("cpu", "nsys"), ("cuda:0", "auto"), ("cuda:0", "nsys")]
-    assert recorders == {asked: installed if asked in taken else None for asked in recorders}
+    with_nsys = [("cpu", "nsys"), ("cuda:0", "auto"), ("cuda:0", "nsys")]
+    assert recorders == {request: installed if request in with_nsys else None for request in recorders}
 
 
 @pytest.fixture
-def own(tmp_path):
+def own_steps(tmp_path):
     """A step of one's own that sleeps, and one that fails: neither loads Chainer."""
     (tmp_path / "my_step.py").write_text(STEP, "utf-8")
     (tmp_path / "own.toml").write_text(SCENARIO, "utf-8")
@@ -165,25 +167,25 @@ config = [
 """
 
 
-def test_a_cell_that_fails_says_why_with_exit_code_3(own):
-    done = ended(own, "profile", "fails", "./own.toml", "--device", "cpu", "--tool", "ranges", code=3)
+def test_a_cell_that_fails_says_why_with_exit_code_3(own_steps):
+    done = ended(own_steps, "profile", "fails", "./own.toml", "--device", "cpu", "--tool", "ranges", code=3)
     assert "my_step/fails, batch size 2: failed: ValueError: no" in done.err
     assert "Traceback" not in done.err
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("tool", ["ranges", pytest.param("nsys", marks=[pytest.mark.nsys, pytest.mark.slow])])
-def test_ctrl_c_leaves_nothing_running_and_nothing_behind(own, tool):
+def test_ctrl_c_leaves_nothing_running_and_nothing_behind(own_steps, tool):
     if tool == "nsys" and shutil.which("nsys") is None:
         pytest.skip("nsys (Nsight Systems) is not on PATH")
-    process = start(own, "profile", "sleeps", "./own.toml", "--device", "cpu", "--tool", tool, "--steps", "10000")
+    process = start(own_steps, "profile", "sleeps", "./own.toml", "--device", "cpu", "--tool", tool, "--steps", "10000")
     assert soon(lambda: workers(process.pid), 30)
     time.sleep(2)
     process.send_signal(signal.SIGINT)
     done = finish(process, code=130)
     assert "interrupted; nothing was kept" in done.err
     assert soon(lambda: not workers(process.pid), 30)
-    assert not list(own.glob("results/*/*"))
+    assert not list(own_steps.glob("results/*/*"))
 
 
 def workers(runner: int) -> list[int]:
@@ -194,8 +196,8 @@ def workers(runner: int) -> list[int]:
             words = (path / "cmdline").read_bytes()
         except OSError:
             continue
-        ours = f"keeper.py\0{runner}\0".encode() in words or f"tcbench-{runner}".encode() in words
-        if ours and int(path.name) != runner:
+        is_child = f"keeper.py\0{runner}\0".encode() in words or f"tcbench-{runner}".encode() in words
+        if is_child and int(path.name) != runner:
             spans.append(int(path.name))
     return spans
 

@@ -38,10 +38,10 @@ def test_the_committed_example_is_of_this_form() -> None:
 def test_timelines_are_shown_that_were_named_or_lie_beside_the_records(tmp_path: Path) -> None:
     run = factories.write(tmp_path / "run" / "cpu.jsonl", factories.make_record())
     perfetto.write([timelines.busy_timeline(3)], tmp_path / "run" / "profile-fp32-bs4.json.gz")
-    named = tmp_path / "elsewhere.json"
-    perfetto.write([timelines.busy_timeline(3)], named)
+    trace = tmp_path / "elsewhere.json"
+    perfetto.write([timelines.busy_timeline(3)], trace)
     (tmp_path / "run" / "profile-broken.json.gz").write_bytes(b"no gzip")
-    done = ended(tmp_path, "report", str(run), str(named))
+    done = ended(tmp_path, "report", str(run), str(trace))
     assert done.err.startswith("note: ") and "profile-broken.json.gz" in done.err
     text = page(tmp_path)
     timelines_ = text.partition('<section id="timelines"')[2].partition("</figure>")[0]
@@ -52,8 +52,10 @@ def test_timelines_are_shown_that_were_named_or_lie_beside_the_records(tmp_path:
 def test_a_profile_of_other_settings_beside_the_records_is_not_shown_as_theirs(tmp_path: Path) -> None:
     run = factories.write(tmp_path / "cpu.jsonl", factories.make_record())
     for threads in (2, 1):
-        taken = factories.make_record(cell=factories.make_cell(threads=threads, measure=MeasureSettings(max_time_s=1)))
-        perfetto.write([timelines.busy_timeline(3)], tmp_path / f"profile-threads{threads}.json.gz", taken)
+        profiled = factories.make_record(
+            cell=factories.make_cell(threads=threads, measure=MeasureSettings(max_time_s=1))
+        )
+        perfetto.write([timelines.busy_timeline(3)], tmp_path / f"profile-threads{threads}.json.gz", profiled)
     done = tcbench(tmp_path, "report", str(run), "-o", "report.html")
     assert done.err.startswith("note: ") and "profile-threads1.json.gz: taken in other settings" in done.err
     text = (tmp_path / "report.html").read_text(encoding="utf-8")
@@ -70,8 +72,8 @@ def test_a_document_of_numerics_beside_the_records_answers_claims_and_a_broken_o
         pages.append(page(tmp_path))
     assert [document.name in page for page in pages] == [True, False]
     assert f"note: left out: {document.name}" in done.err
-    named = tcbench(tmp_path, "report", "cpu.jsonl", document.name)
-    assert (named.code, len(named.err.splitlines())) == (2, 1)
+    with_document = tcbench(tmp_path, "report", "cpu.jsonl", document.name)
+    assert (with_document.code, len(with_document.err.splitlines())) == (2, 1)
 
 
 def test_a_record_whose_phases_have_no_times_makes_a_page(tmp_path: Path) -> None:

@@ -82,7 +82,7 @@ class Page:
         return self.driver.execute_script(text, *arguments)
 
     def each(self, selector: str, tells: str) -> list:
-        """What JavaScript tells of each element that a selector finds: of `one`."""
+        """Evaluate a JavaScript expression of `one` for each element that a selector finds."""
         return self.js(f"return [...document.querySelectorAll(arguments[0])].map((one) => {tells})", selector)
 
     def unfold(self) -> None:
@@ -109,7 +109,7 @@ class Page:
         )
 
     def messages(self, method: str) -> list[dict]:
-        """What the browser said of its network since it was asked last."""
+        """Return the browser's messages about its network since the last call."""
         messages = [json.loads(entry["message"])["message"] for entry in self.driver.get_log("performance")]
         return [message["params"] for message in messages if message["method"] == method]
 
@@ -143,8 +143,8 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
 @pytest.mark.parametrize("name", ["full", "single", "failed", "hostile"])
 def test_a_page_asks_for_nothing_but_itself_and_complains_of_nothing(page: Page, name: str) -> None:
     page.open(name)
-    asked = [one["request"]["url"] for one in page.messages("Network.requestWillBeSent")]  # of network or disk
-    assert asked == [(page.folder / f"{name}.html").as_uri()]
+    urls = [message["request"]["url"] for message in page.messages("Network.requestWillBeSent")]  # of network or disk
+    assert urls == [(page.folder / f"{name}.html").as_uri()]
     assert page.js("return performance.getEntriesByType('resource').length") == 0
     assert page.driver.get_log("browser") == []
     assert page.js("return window.violations") == []
@@ -161,14 +161,14 @@ def test_the_policy_would_stop_what_somebody_smuggled_in(page: Page) -> None:
     )
     assert len(page.js("return window.violations")) >= 3
     assert page.js("return window.ran") is None
-    assert [one.get("blockedReason") for one in page.messages("Network.loadingFailed")] == ["csp"]
+    assert [message.get("blockedReason") for message in page.messages("Network.loadingFailed")] == ["csp"]
     page.driver.get_log("browser")
 
 
 def test_the_table_sorts_numbers_as_numbers_both_ways(page: Page) -> None:
     page.open("full")
-    given = page.column(page.heads().index("images/s"))
-    rates = [float(text) for text in given if text]
+    rates_shown = page.column(page.heads().index("images/s"))
+    rates = [float(text) for text in rates_shown if text]
     up = page.sort("images/s")
     assert [float(text) for text in up if text] == sorted(rates)
     assert up[-5:] == [""] * 5  # what failed stays at the end
@@ -211,8 +211,8 @@ def luminance(colour: str) -> float:
     return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
 
 
-def contrast(one: str, other: str) -> float:
-    low, high = sorted((luminance(one), luminance(other)))
+def contrast(first: str, other: str) -> float:
+    low, high = sorted((luminance(first), luminance(other)))
     return (high + 0.05) / (low + 0.05)
 
 
@@ -302,8 +302,8 @@ def test_what_matters_in_a_table_is_seen_without_scrolling(page: Page, width: in
         assert dict(ends)[name] <= box, (section, ends)
     # ...and the config stays beside what is scrolled to.
     page.each(".scroll", "{ one.scrollLeft = 9999; }")
-    apart = "one.getBoundingClientRect().left - one.closest('.scroll').getBoundingClientRect().left"
-    assert min(page.each("td.config", apart)) >= 0
+    distance = "one.getBoundingClientRect().left - one.closest('.scroll').getBoundingClientRect().left"
+    assert min(page.each("td.config", distance)) >= 0
 
 
 def test_words_of_a_chart_stay_on_the_page_and_off_each_other(page: Page) -> None:
@@ -373,11 +373,11 @@ def test_tab_reaches_the_sort_buttons_and_enter_sorts(page: Page) -> None:
     assert first["skip"] and first["top"] >= 0 and first["outline"] != "none"
     marks = 0
     for _ in range(120):
-        at = press(Keys.TAB)
-        marks += at["mark"]
-        if at["sorts"] and at["text"] == "images/s":
+        focused = press(Keys.TAB)
+        marks += focused["mark"]
+        if focused["sorts"] and focused["text"] == "images/s":
             break
-        assert at["outline"] != "none", at
+        assert focused["outline"] != "none", focused
     else:
         pytest.fail("no sort button in reach")
     assert marks == len(page.each(".chart:has(.tooltip)", "1")) > 0  # a chart is one stop
@@ -394,7 +394,7 @@ def test_bars_tell_their_numbers_on_hover_and_on_focus(page: Page) -> None:
     from selenium.webdriver.common.keys import Keys
 
     def point_at(element) -> None:
-        """Without scrolling, which WebDriver's own way begins with."""
+        """Click without scrolling, with which WebDriver's own click begins."""
         box = page.js("return arguments[0].getBoundingClientRect().toJSON()", element)
         builder = ActionBuilder(page.driver)
         builder.pointer_action.move_to_location(

@@ -1,4 +1,4 @@
-"""What each section makes of results; the browser's tests show what becomes of it."""
+"""The sections of the report as data; test_in_browser.py tests them in a browser."""
 
 import dataclasses
 import html
@@ -23,7 +23,7 @@ from tcbench.show.page.page import Data, FactList, Figure, Heading, Page, Points
 
 def blocks(results, section, kind=None):
     page = results if isinstance(results, Page) else build(results)
-    [blocks] = [one.blocks for one in page.sections if one.id == section]
+    [blocks] = [candidate.blocks for candidate in page.sections if candidate.id == section]
     return [block for block in blocks if kind is None or isinstance(block, kind)]
 
 
@@ -147,8 +147,8 @@ def test_a_timeline_of_another_session_than_the_cells_beside_it_says_so(day, not
     environment = factories.make_environment(device_name=timelines.V100)
     timeline = timelines.make_timeline(timelines.step(0, 1), timelines.phase("io", 0, 1), timelines.kernel(0, 1))
     run = factories.make_record(cell=cell, images_per_s=64.0, environment=environment)
-    taken = dataclasses.replace(timeline, record=msgspec.structs.replace(run, started_at=f"{day}T09:00:00+00:00"))
-    [figure] = blocks(reports.results([run], timelines=(taken,)), "timelines", Figure)
+    profiled = dataclasses.replace(timeline, record=msgspec.structs.replace(run, started_at=f"{day}T09:00:00+00:00"))
+    [figure] = blocks(reports.results([run], timelines=(profiled,)), "timelines", Figure)
     assert any("fp16, batch size 64: profiled 2024-11-20 at 64.0 images/s" in note for note in figure.notes) == noted
 
 
@@ -213,9 +213,9 @@ def test_commits_stand_in_one_list_behind_their_version():
         for trial, (version, commit, project) in enumerate(code)
     ]
     [facts, *_] = blocks(reports.results(records), "environment", FactList)
-    named = dict(facts.pairs)
-    assert named["tcbench"] == "0.1.0 at abc, def; 0.2.0"
-    assert named["project"] == "at p, q+"
+    values = dict(facts.pairs)
+    assert values["tcbench"] == "0.1.0 at abc, def; 0.2.0"
+    assert values["project"] == "at p, q+"
 
 
 def test_a_machine_that_is_unknown():
@@ -257,18 +257,18 @@ def test_of_many_runs_the_page_shows_the_last(monkeypatch):
     assert (runs.caption, [row["run"] for row in texts(runs)]) == ("The last 2 of 3 runs", ["cpu-1", "cpu-2"])
 
 
-@pytest.mark.parametrize("what", ["configs", "batch sizes"])
-def test_of_many_configs_or_batch_sizes_charts_show_the_first_and_say_so(monkeypatch, what):
+@pytest.mark.parametrize("noun", ["configs", "batch sizes"])
+def test_of_many_configs_or_batch_sizes_charts_show_the_first_and_say_so(monkeypatch, noun):
     monkeypatch.setattr(page_settings, "MOST_DRAWN", 4)
     n = 5
-    names = [("fp32" + "+x" * i, 4) if what == "configs" else ("fp32", i + 1) for i in range(n)]
+    names = [("fp32" + "+x" * i, 4) if noun == "configs" else ("fp32", i + 1) for i in range(n)]
     results = reports.results([factories.make_record(*name) for name in names])
-    for section in ("throughput", "bottlenecks")[: 2 if what == "configs" else 1]:  # the other has panels by batch size
+    for section in ("throughput", "bottlenecks")[: 2 if noun == "configs" else 1]:  # the other has panels by batch size
         [figure] = blocks(results, section, Figure)
         assert len(figure.table.rows) == n
         shown = {text.split("\n")[0] for text in tooltips(figure)}
         assert len(shown) == n - 1 and not any(factories.make_cell(*names[-1]).label in text for text in shown)
-        assert f"The chart shows the first {n - 1} of {n} {what}; the table has all." in figure.notes
+        assert f"The chart shows the first {n - 1} of {n} {noun}; the table has all." in figure.notes
     of_one_less = reports.results([factories.make_record(*name) for name in names[:-1]])
     assert not any("The chart shows" in note for note in blocks(of_one_less, "throughput", Figure)[0].notes)
 

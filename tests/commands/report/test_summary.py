@@ -23,7 +23,7 @@ def blocks(results) -> list:
     return section.blocks
 
 
-def said(results) -> list[str]:
+def summary_lines(results) -> list[str]:
     """The answers, paragraphs and points of the summary, in order."""
     lines = []
     for block in blocks(results):
@@ -42,7 +42,7 @@ def test_a_reader_of_nothing_else_learns_what_brought_it_what_holds_it_back_what
         "The fastest of 20 cells is fp32 + dali + batched + nhwc + fused + static_graph at batch size 8: 78.7 images/s "
         "± 1.2%, 1.76× fp32 (1.73× to 1.78×)."
     )
-    assert said(results) == [
+    assert summary_lines(results) == [
         "brought by: + nhwc + fused 1.45×, + static_graph 1.11×, + dali 1.10×; undecided: + batched 0.99×.",
         "held back by: compute-bound: the CPU computes 91 ms per step (forward 30 ms, backward 51 ms, update 10 ms); "
         "input is made beside it.",
@@ -51,7 +51,7 @@ def test_a_reader_of_nothing_else_learns_what_brought_it_what_holds_it_back_what
         "over fp32 is undecided.",
     ]
     without = [dataclasses.replace(explanation, advice=None) for explanation in results.explanations]
-    assert said(dataclasses.replace(results, explanations=tuple(without)))[2].startswith(
+    assert summary_lines(dataclasses.replace(results, explanations=tuple(without)))[2].startswith(
         "would help: no known rung is expected to make it faster; batch size 8 is 1.21× as fast as 4: a larger one may "
     )
 
@@ -74,7 +74,7 @@ def test_what_brought_it_and_how_sure_it_is(rates, trials, expected):
         for config, rate in rates.items()
         for record in factories.make_trials(config, trials=trials, images_per_s=rate, spread=1e-4)
     ]
-    assert expected in "\n".join(said(reports.results(records)))
+    assert expected in "\n".join(summary_lines(reports.results(records)))
 
 
 @pytest.mark.parametrize(
@@ -97,11 +97,11 @@ def test_what_is_expected_of_the_next_rung_has_its_limits_and_its_factor():
     assert re.fullmatch(r"\+ .*: 60\.0 images/s expected \(55\.0 to 65\.0\), 1\.50× of now\.", answer)
     nothing = dataclasses.replace(cell, advice=None)
     assert words(would_help(nothing, "sleep")) == "no known rung is expected to make it faster; sleep."
-    own = msgspec.structs.replace(cell.summary.cell, input=Input(kind="own"))
-    assert would_help(dataclasses.replace(nothing, summary=dataclasses.replace(cell.summary, cell=own))) == ()
+    own_cell = msgspec.structs.replace(cell.summary.cell, input=Input(kind="own"))
+    assert would_help(dataclasses.replace(nothing, summary=dataclasses.replace(cell.summary, cell=own_cell))) == ()
 
 
 def test_what_failed_or_ran_partly_stands_with_its_reason():
-    lines = said(reports.full())
+    lines = summary_lines(reports.full())
     assert "[failed] 1 cell: fp16 + dynamic_scale at batch size 4. ValueError: the loss is nan" in lines
     assert "[partly] fp16 + dali + batched, batch size 8: only 5 of 6 trials succeeded." in lines

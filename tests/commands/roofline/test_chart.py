@@ -57,7 +57,7 @@ def test_a_panel_per_precision_leads_from_the_base_to_the_fastest_of_each_batch_
     assert legend(figure) == ["forward", "backward", "update", "fp32", "the fastest, with its batch size"]
     handles = figure.legends[0].legend_handles[:3]
     assert len({handle.get_marker() for handle in handles}) == len({handle.get_color() for handle in handles}) == 3
-    by_cell = {(one.summary.cell.config, one.summary.cell.batch_size): one for one in cells}
+    by_cell = {(cell.summary.cell.config, cell.summary.cell.batch_size): cell for cell in cells}
     for axes, top in zip(figure.axes, (LADDERS[4], LADDERS[9]), strict=True):
         ways = [
             ((a.intensity, a.flops_s), (b.intensity, b.flops_s))

@@ -70,8 +70,8 @@ def test_fusing_saves_traffic_and_sixteen_bits_half_of_it_and_a_replay_is_all_ph
     assert parts["replay"].flops == sum(parts[name].flops for name in ("forward", "backward", "update"))
 
 
-def timed(config: str, *parts: WorkPart, doubtful: bool = False, own: bool = False) -> CellRoofline:
-    cell = make_cell(config, input=Input(kind="own") if own else Input(kind="synthetic"))
+def timed(config: str, *parts: WorkPart, doubtful: bool = False, is_own: bool = False) -> CellRoofline:
+    cell = make_cell(config, input=Input(kind="own") if is_own else Input(kind="synthetic"))
     record = make_record(cell=cell, measurement=make_measurement([1.0] * 12, phases=make_phases({"forward": (0.1,)})))
     bottleneck = explain_records([record]) if doubtful else None
     return CellRoofline(summarise([record])[0], CEILINGS, parts, (), bottleneck)
@@ -114,7 +114,7 @@ def test_phases_take_the_times_of_the_profiled_pass_and_layers_those_of_a_timeli
     timeline = Timeline(cell.label, "cpu", "CPU", 4, "ranges", ("forward", "backward"), spans)
     result = cell_roofline(summary, [record], CEILINGS, [timeline])
     assert result.precision == "fp16"
-    by_phase = [(part.phase, by) for part, by in result.timed][:3]
+    by_phase = [(part.phase, precision) for part, precision in result.timed][:3]
     assert by_phase == [("forward", "fp16"), ("backward", "fp16"), ("update", "fp32")]
     assert [part.name for part in result.phases] == ["forward", "backward", "update"]
     assert {part.time_s for part in result.phases} == {0.2}
@@ -189,8 +189,8 @@ def test_on_a_gpu_the_costliest_are_layers_by_its_own_time_and_kernels_of_none()
         Span(0.1, 0.9, "host", "layer", "stem/conv", 0, "forward"),
     ]
     timeline = profile("cuda:0", STEP, *PHASES, *kernels, record=make_record(cell=make_cell(device="cuda:0")))
-    named = [(cost.part.name, cost.share, cost.bound) for cost in costliest(timeline, CEILINGS) if cost.share]
-    assert named == [("stem/conv", pytest.approx(0.3), "arithmetic"), ("adam", pytest.approx(0.1), None)]
+    costs = [(cost.part.name, cost.share, cost.bound) for cost in costliest(timeline, CEILINGS) if cost.share]
+    assert costs == [("stem/conv", pytest.approx(0.3), "arithmetic"), ("adam", pytest.approx(0.1), None)]
 
 
 def test_what_a_steps_author_declares_stands_under_the_roof() -> None:
@@ -199,8 +199,8 @@ def test_what_a_steps_author_declares_stands_under_the_roof() -> None:
     record = make_record(cell=cell, measurement=make_measurement([0.5] * 12, declared=declared))
     [summary] = summarise([record])
     result = cell_roofline(summary, [record], CEILINGS)
-    told = [(part.name, part.flops, part.bytes) for part in result.phases]
-    assert told == [("forward", 4 * 10**9, 2 * 10**9), ("whole step", 10**10, 2 * 10**9)]
+    figures = [(part.name, part.flops, part.bytes) for part in result.phases]
+    assert figures == [("forward", 4 * 10**9, 2 * 10**9), ("whole step", 10**10, 2 * 10**9)]
     assert [part.time_s for part in result.phases] == pytest.approx([0.15, 0.5])
     assert (result.layers, summary.gflops_s) == ((), pytest.approx(20))
     [forward] = [cost for cost in costliest(profile("cpu", STEP, *PHASES, record=record), CEILINGS) if cost.bound]

@@ -29,7 +29,9 @@ def test_a_ceiling_that_was_only_reached_says_by_what() -> None:
 def test_no_console_breaks_the_words_of_a_phase(width: int, full: bool) -> None:
     records = [make_record(LADDERS[9], size) for size in (4, 128)]
     ceilings = Ceilings("it", {"fp32": 1e13}, 1e12, "measured")
-    cells = [cell_roofline(one, [record], ceilings) for one, record in zip(summarise(records), records, strict=True)]
+    cells = [
+        cell_roofline(summary, [record], ceilings) for summary, record in zip(summarise(records), records, strict=True)
+    ]
     console = Screen(file=io.StringIO(), width=width)
     console.table(view.phases_table(cells))
     shown = console.file.getvalue().split()  # type: ignore[attr-defined]

@@ -47,7 +47,7 @@ def test_how_plans_are_tuned_reaches_the_workers_of_every_command(monkeypatch, t
 
 
 def test_workers_are_told_how_many_processors_a_rank_of_the_most_has(monkeypatch, tmp_path):
-    seen, asked = [], []
+    seen, calls = [], []
 
     class Stopped(Runner):
         def run(self, trials):
@@ -56,24 +56,24 @@ def test_workers_are_told_how_many_processors_a_rank_of_the_most_has(monkeypatch
 
     monkeypatch.setattr("tcbench.run.runner.Runner", Stopped)
     monkeypatch.setattr(
-        "tcbench.run.ranks.probe_largest", lambda launcher, cells: asked.append({cell.ranks for cell in cells}) or 3
+        "tcbench.run.ranks.probe_largest", lambda launcher, cells: calls.append({cell.ranks for cell in cells}) or 3
     )
     tcbench(tmp_path, "run", "cpu", "--device", "cpu", "--data", "synthetic", "--config", "fp32")
-    assert (seen, asked) == ([{messages.CORES: "3"}], [{1}])
+    assert (seen, calls) == ([{messages.CORES: "3"}], [{1}])
 
 
 def test_the_launcher_is_asked_for_as_many_ranks_as_the_largest_cell_has(monkeypatch):
-    asked = []
-    monkeypatch.setattr("tcbench.run.ranks.probe", lambda launcher, ranks, *_: asked.append(ranks) or 2)
+    probes = []
+    monkeypatch.setattr("tcbench.run.ranks.probe", lambda launcher, ranks, *_: probes.append(ranks) or 2)
     cells = [make_cell(ranks=ranks) for ranks in (1, 4, 2)]
     launcher = Launcher(("mpirun", "-np", "{n}"))
     assert [ranks.probe_largest(launcher, some) for some in (cells, cells[:1], [])] == [2, 0, 0]
-    assert asked == [4]
+    assert probes == [4]
 
 
 def test_an_ablation_is_chosen_by_its_name_with_any_rungs_and_waits_for_a_gpu(tmp_path):
-    asked = "fp16*:no-autotune,fp16,fp32+nhwc:no-autotune"
-    done = tcbench(tmp_path, *f"run settings --device cpu --dry-run --json --bs 64 --config {asked}".split())
+    configs = "fp16*:no-autotune,fp16,fp32+nhwc:no-autotune"
+    done = tcbench(tmp_path, *f"run settings --device cpu --dry-run --json --bs 64 --config {configs}".split())
     cells = {cell["config"]: cell["skip_reason"] for cell in json.loads(done.out)["cells"]}
     ablations = [f"{rungs}:no-autotune" for rungs in ("fp16", "fp16+dali+batched+nhwc+fused", "fp32+nhwc")]
     assert [*cells] == ["fp16", *ablations]
@@ -156,15 +156,15 @@ def test_views_show_the_cells_in_the_scenarios_order_whatever_was_measured_first
     cells = [(cell["config"], cell["batch_size"]) for cell in json.loads(done.out)["cells"]]
     assert cells == [("fp32", 4), ("fp32", 8), ("fp32+batched", 4), ("fp32+batched", 8)]
     exported = tcbench(tmp_path, "export", "--format", "json", "--per", "cell").out
-    assert [(one["config"], one["batch_size"]) for one in json.loads(exported)["rows"]] == cells
+    assert [(row["config"], row["batch_size"]) for row in json.loads(exported)["rows"]] == cells
 
 
-@pytest.mark.parametrize(("sizes", "said", "ran"), [("8", "8", [2, 2]), ("4,8", "4, 8", [2, 4])])
-def test_a_finished_run_of_another_selection_is_never_resumed(tmp_path, trials_of_30_s, sizes, said, ran):
+@pytest.mark.parametrize(("sizes", "reason", "ran"), [("8", "8", [2, 2]), ("4,8", "4, 8", [2, 4])])
+def test_a_finished_run_of_another_selection_is_never_resumed(tmp_path, trials_of_30_s, sizes, reason, ran):
     assert tcbench(tmp_path, *RUN, "--bs", "4", "--trials", "1").code == 0
     done = ended(tmp_path, *RUN, "--bs", sizes, "--trials", "1", "--resume")
     [line] = [line for line in done.err.splitlines() if line.startswith("nothing to resume")]
-    assert line.endswith(f"is of another selection: batch size 4, here {said}")
+    assert line.endswith(f"is of another selection: batch size 4, here {reason}")
     assert [len(run) for run in trials(tmp_path)] == ran
     again = ended(tmp_path, *RUN, "--bs", "4", "--trials", "1", "--resume")  # not the newest any more
     assert "resuming results/" in again.err and "2 records there" in again.err
@@ -179,8 +179,8 @@ def test_a_run_of_the_same_cells_is_resumed_with_what_is_left_of_its_budget(tmp_
     again = tcbench(tmp_path, *arguments, "--budget", "120s", "--resume")
     assert "the budget of 2 min 00 s is spent, with 2 trials each; --resume with a larger --budget adds" in again.err
     assert [len(run) for run in trials(tmp_path)] == [4]
-    whole = tcbench(tmp_path, *arguments, "--budget", "120s", "--trials", "2", "--resume")
-    assert "nothing is missing: all trials are there" in whole.err
+    complete = tcbench(tmp_path, *arguments, "--budget", "120s", "--trials", "2", "--resume")
+    assert "nothing is missing: all trials are there" in complete.err
 
 
 def test_where_every_cell_is_skipped_nothing_is_said_to_be_there(tmp_path):
@@ -191,8 +191,8 @@ def test_where_every_cell_is_skipped_nothing_is_said_to_be_there(tmp_path):
 
 def test_a_run_of_another_processor_of_the_same_name_is_not_resumed(tmp_path, trials_of_30_s, monkeypatch):
     def measured(processor, *words):
-        known = functools.partial(make_environment, processor=processor)
-        monkeypatch.setattr(f"{__name__}.make_environment", known)
+        environment = functools.partial(make_environment, processor=processor)
+        monkeypatch.setattr(f"{__name__}.make_environment", environment)
         monkeypatch.setattr(machine, "processor", lambda: processor)
         return tcbench(tmp_path, *RUN, "--bs", "4", "--trials", *words)
 
@@ -302,9 +302,9 @@ def test_a_dry_run_says_how_often_and_how_long(tmp_path, trials_of_30_s):
 def test_the_next_steps_keep_what_was_asked_and_run(tmp_path, trials_of_30_s, monkeypatch, words, expected):
     monkeypatch.setattr("tcbench.run.images.generate", lambda *_: None)
     done = tcbench(tmp_path, "run", *words, "--trials", "1", "--quiet")
-    steps, (folder, *whole) = next_steps(done), expected
+    steps, (folder, *all_configs) = next_steps(done), expected
     assert [shlex.join(step) for step in steps[:2]] == [f"explain{folder}", f"report{folder}"]
-    for step, start in zip(steps[2:], whole, strict=True):
+    for step, start in zip(steps[2:], all_configs, strict=True):
         assert f"{shlex.join(step)} ".startswith(start)
     for step in steps:
         ended(tmp_path, *step, *["--dry-run"] * (step[0] == "run"))

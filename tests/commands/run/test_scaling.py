@@ -37,9 +37,9 @@ def test_strong_scaling_is_over_cells_of_one_global_batch() -> None:
 
 
 def test_the_time_to_train_is_the_images_of_the_training_over_the_measured_rate_of_all_ranks() -> None:
-    one, two = only([*on(1, 100.0), *on(2, 160.0)]).points
-    assert one.images_per_s is not None and two.time_to_train_s is not None
-    assert one.time_to_train_s == IMAGES_TO_TRAIN / one.images_per_s
+    first, two = only([*on(1, 100.0), *on(2, 160.0)]).points
+    assert first.images_per_s is not None and two.time_to_train_s is not None
+    assert first.time_to_train_s == IMAGES_TO_TRAIN / first.images_per_s
     assert two.time_to_train_s.value == pytest.approx(90 * 1_280_000 / 160.8, rel=1e-3)
     assert two.time_to_train_s.low < two.time_to_train_s.value < two.time_to_train_s.high
     of_text = only([make_record(cell=make_cell(ranks=ranks, unit="sequences")) for ranks in (1, 2)])

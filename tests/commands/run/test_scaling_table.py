@@ -28,9 +28,9 @@ def rows(*records: Record) -> list[dict[str, str]]:
 
 def test_a_row_has_throughput_efficiency_the_exchange_and_the_imbalance() -> None:
     measured = {"allreduce": 0.5, "reduced_bytes": 100_000_000, "slow": {1: 1.5}}
-    one, two = rows(on(1, 40.0), on(2, 64.0, **measured))
+    first, two = rows(on(1, 40.0), on(2, 64.0, **measured))
     names = ("ranks", "images/s per rank", "efficiency")
-    assert [one[name] for name in ("batch", "config", *names)] == ["4", "fp32", "1", "40.0", "100.0%"]
+    assert [first[name] for name in ("batch", "config", *names)] == ["4", "fp32", "1", "40.0", "100.0%"]
     # A step takes 125 ms, half of it the exchange: 1.6 GB/s; the slow rank works 1.5 times as long as the other.
     assert [two[name] for name in names] == ["2", "32.0", "80.0%"]
     assert [two[name] for name in ("all-reduce", "algo GB/s", "bus GB/s")] == ["62.5 ms", "1.60", "1.60"]
@@ -66,18 +66,18 @@ def test_notes_say_what_efficiency_is_over_and_what_joined_the_ranks() -> None:
 def test_the_json_has_every_figure_with_its_unit() -> None:
     [curve] = json.loads(encoded(scaling.to_json(curves([on(1, 40.0), on(2, 64.0)]))))
     assert (curve["kind"], curve["config"], curve["images"], curve["base_ranks"]) == ("weak", "fp32", 4, 1)
-    one, two = curve["cells"]
-    assert (one["allreduce_s"], one["bus_bandwidth_bytes_s"], one["imbalance"]) == (None, None, None)
+    first, two = curve["cells"]
+    assert (first["allreduce_s"], first["bus_bandwidth_bytes_s"], first["imbalance"]) == (None, None, None)
     assert round(two["efficiency"]["value"], 6) == 0.8
     assert two["allreduce_s"]["value"] > 0 and two["bus_bandwidth_bytes_s"]["value"] > 0
-    assert round(one["time_to_train_s"]["value"]) == 2_880_000  # 90 epochs of 1.28 million images at 40 images/s
+    assert round(first["time_to_train_s"]["value"]) == 2_880_000  # 90 epochs of 1.28 million images at 40 images/s
     assert len(two["steps"]) == 5 and two["slowest_rank"] == 0
 
 
 def test_an_export_of_cells_has_them_as_columns_only_where_ranks_are_many() -> None:
-    one, two = json.loads(to_json([on(1, 40.0), on(2, 64.0)], "cell"))["rows"]
-    assert (one["ranks"], two["ranks"]) == (1, 2)
-    assert (one["images_per_s_per_rank"], one["efficiency"], one["allreduce_s"]) == (40.0, 1.0, None)
+    first, two = json.loads(to_json([on(1, 40.0), on(2, 64.0)], "cell"))["rows"]
+    assert (first["ranks"], two["ranks"]) == (1, 2)
+    assert (first["images_per_s_per_rank"], first["efficiency"], first["allreduce_s"]) == (40.0, 1.0, None)
     assert round(two["images_per_s"], 6) == 64 and round(two["images_per_s_per_rank"], 6) == 32
     assert two["efficiency_over_ranks"] == 1 and two["bus_bandwidth_bytes_s"] > 0 and two["imbalance"] == 0
     [alone] = json.loads(to_json([on(1, 40.0)], "cell"))["rows"]

@@ -36,8 +36,10 @@ def shown(records) -> str:
 )
 def test_a_sentence_says_what_the_fastest_is_over_the_base_and_how_sure_that_is(trials, rate, expected):
     records = [
-        factories.make_record(config, images_per_s=of * (1 + 0.01 * (trial * step % 3)), noise=0.0, trial=trial)
-        for config, of, step in (("fp32", 40.0, 1), ("fp16", rate, 2))
+        factories.make_record(
+            config, images_per_s=rate_of_config * (1 + 0.01 * (trial * step % 3)), noise=0.0, trial=trial
+        )
+        for config, rate_of_config, step in (("fp32", 40.0, 1), ("fp16", rate, 2))
         for trial in range(trials)
     ]
     summaries = summarise(records)
@@ -191,7 +193,7 @@ def test_a_factor_has_its_interval_and_is_pale_where_it_may_be_none():
 
 @pytest.mark.parametrize("text", ["x[/]", "[link=file:///etc/passwd]x[/link]", "[bold]x", ":smile:"])
 def test_text_is_never_markup(capsys, text):
-    made = make_console()
-    made.print(text)
-    made.print(tables.Table([tables.Column(text, str)], [text]))
+    console = make_console()
+    console.print(text)
+    console.print(tables.Table([tables.Column(text, str)], [text]))
     assert capsys.readouterr().out.split() == [text] * 3

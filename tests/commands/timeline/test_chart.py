@@ -108,7 +108,7 @@ def test_any_timelines_are_tidy(drawn: list, part: tuple[float, float] | None) -
         training(label, host, gpu, kernels=FEW, input_ms=input_ms, steps=steps)
         for label, host, gpu, input_ms, steps in drawn
     ]
-    spans = min(max(s.end_s for s in one.spans) - one.begin_s for one in timelines) * 1e3
+    spans = min(max(s.end_s for s in timeline.spans) - timeline.begin_s for timeline in timelines) * 1e3
     zoom = None if part is None or part[0] >= spans / 2 else (part[0], part[0] + part[1])
     figure = timeline_chart(timelines, zoom)
     assert_tidy(figure)

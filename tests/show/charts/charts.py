@@ -69,7 +69,7 @@ def texts(figure: Figure) -> list[Text]:
 
 
 def words(figure: Figure) -> list[str]:
-    """Without the breaks of lines that only follow from the page's width."""
+    """Join lines that are broken only because of the page's width."""
     return [text.get_text().strip() for text in texts(figure)]
 
 
@@ -98,8 +98,8 @@ def assert_tidy(figure: Figure) -> None:
     for text, box in boxes:
         inside = figure.bbox.x0 <= box.x0 and box.x1 <= figure.bbox.x1
         assert inside and figure.bbox.y0 <= box.y0 and box.y1 <= figure.bbox.y1, f"{text!r} leaves the figure"
-    for (one, a), (other, b) in itertools.combinations(boxes, 2):
-        assert not a.overlaps(b), f"{one!r} covers {other!r}"
+    for (first, a), (other, b) in itertools.combinations(boxes, 2):
+        assert not a.overlaps(b), f"{first!r} covers {other!r}"
     for axes, legend in itertools.product(figure.axes, figure.legends):
         assert not axes.get_window_extent().overlaps(legend.get_window_extent()), "the legend enters a panel"
 

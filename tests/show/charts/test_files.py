@@ -16,9 +16,9 @@ def test_a_chart_written_twice_is_the_same_file(tmp_path: Path, suffix: str) -> 
     paths = [tmp_path / "new" / f"{i}{suffix}" for i in range(2)]
     for path in paths:
         save(throughput_chart(run(("fp32",), (4,)), title=TALK), path)
-    one, other = (path.read_bytes() for path in paths)
-    assert one == other
-    assert one.startswith({".png": b"\x89PNG", ".svg": b"<?xml", ".pdf": b"%PDF"}[suffix.lower()])
+    first, other = (path.read_bytes() for path in paths)
+    assert first == other
+    assert first.startswith({".png": b"\x89PNG", ".svg": b"<?xml", ".pdf": b"%PDF"}[suffix.lower()])
 
 
 def test_a_png_is_wide_enough_to_read(tmp_path: Path) -> None:

@@ -28,9 +28,9 @@ def throughput(*configs):
 
 
 def test_the_same_figure_gives_the_same_markup_without_styles_or_addresses():
-    one, other = (svg(throughput("fp32", "fp32+opencv"), label="a", prefix="b") for _ in range(2))
-    assert one == other
-    assert "style" not in one and "http" not in one
+    first, other = (svg(throughput("fp32", "fp32+opencv"), label="a", prefix="b") for _ in range(2))
+    assert first == other
+    assert "style" not in first and "http" not in first
 
 
 def test_ids_of_several_charts_on_a_page_differ_and_every_reference_has_its_own():
@@ -39,7 +39,7 @@ def test_ids_of_several_charts_on_a_page_differ_and_every_reference_has_its_own(
     assert ids[0] and not set(ids[0]) & set(ids[1])
     for chart, its_ids in zip(charts, ids, strict=True):
         assert len(its_ids) == len(set(its_ids))
-        assert set(re.findall(r"url\(#([^)]*)\)|href=\"#([^\"]*)\"", chart)) <= {(one, "") for one in its_ids} | {
+        assert set(re.findall(r"url\(#([^)]*)\)|href=\"#([^\"]*)\"", chart)) <= {(name, "") for name in its_ids} | {
             ("", one) for one in its_ids
         }
 

@@ -42,10 +42,10 @@ def test_a_long_name_ends_in_an_ellipsis() -> None:
 
 
 def test_of_many_entries_only_columns_that_may_fit_are_put_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    made, put_together = list[int](), ChartPage._legend
+    calls, put_together = list[int](), ChartPage._legend
     monkeypatch.setattr(
-        ChartPage, "_legend", lambda self, rows, options: made.append(1) or put_together(self, rows, options)
+        ChartPage, "_legend", lambda self, rows, options: calls.append(1) or put_together(self, rows, options)
     )
     page = ChartPage("T", "", [])
     page.legend([[Patch(label=f"fp32 + rung {n}") for n in range(40)]])
-    assert len(made) < 6 and page._above[-1].get_window_extent().width <= page.room * DPI
+    assert len(calls) < 6 and page._above[-1].get_window_extent().width <= page.room * DPI

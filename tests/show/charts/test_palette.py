@@ -61,14 +61,14 @@ TOGETHER = {
 
 
 @pytest.mark.parametrize("sight", SIGHT)
-@pytest.mark.parametrize("of", TOGETHER)
-def test_colours_stay_apart_for_every_kind_of_sight(of: str, sight: str) -> None:
-    assert closest(TOGETHER[of], sight) > 13
+@pytest.mark.parametrize("dtype", TOGETHER)
+def test_colours_stay_apart_for_every_kind_of_sight(dtype: str, sight: str) -> None:
+    assert closest(TOGETHER[dtype], sight) > 13
 
 
-@pytest.mark.parametrize("of", ["a ladder", "a series", "a series' hatched"])
-def test_colours_differ_in_greyscale(of: str) -> None:
-    lightness = sorted(lab(linear(colour))[0] for colour in TOGETHER[of])
+@pytest.mark.parametrize("dtype", ["a ladder", "a series", "a series' hatched"])
+def test_colours_differ_in_greyscale(dtype: str) -> None:
+    lightness = sorted(lab(linear(colour))[0] for colour in TOGETHER[dtype])
     assert min(b - a for a, b in itertools.pairwise(lightness)) > 5
 
 
@@ -112,10 +112,10 @@ def test_leaving_any_one_rung_out_of_a_ladders_top_shows() -> None:
 def test_our_configs_and_a_peers_stand_apart(kind: str) -> None:
     configs = [config.name for config in scenario.load("peers").on(kind).configs]
     assert len({fill(config) for config in configs}) == len(configs)
-    ours = {fill(config).colour for config in configs if "/" not in config}
+    default_colours = {fill(config).colour for config in configs if "/" not in config}
     peers = {fill(config).colour for config in configs if "/" in config}
-    apart = [closest([one, other], sight) for one in ours for other in peers for sight in SIGHT]
-    assert min(apart) > 10
+    distances = [closest([colour, other], sight) for colour in default_colours for other in peers for sight in SIGHT]
+    assert min(distances) > 10
 
 
 def test_a_peers_config_has_its_dtypes_family_and_is_not_ours() -> None:

@@ -13,7 +13,7 @@ from tcbench.show.page.render import render
 
 
 class Outline(HTMLParser):
-    """What stands in a page: tags with their attributes, in order, and the text within."""
+    """The content of a page: tags with their attributes, in order, and the text inside."""
 
     VOID = frozenset({"meta", "input", "wbr"})
 
@@ -60,8 +60,8 @@ def test_every_element_is_closed_and_every_id_is_there_once(name):
     assert page.mismatched == [] and page.open == []
     ids = [attributes["id"] for _, attributes in page.tags if "id" in attributes]
     assert len(ids) == len(set(ids))
-    wanted = [attributes["href"] for tag, attributes in page.tags if tag in ("a", "use")]
-    assert {one.removeprefix("#") for one in wanted if one} <= set(ids)
+    references = [attributes["href"] for tag, attributes in page.tags if tag in ("a", "use")]
+    assert {reference.removeprefix("#") for reference in references if reference} <= set(ids)
     for attributes in (attributes for _, attributes in page.tags):
         for name in ("aria-labelledby", "aria-describedby"):
             assert attributes.get(name) in (None, *ids)
