@@ -32,10 +32,14 @@ def columns(summaries: Sequence[CellSummary]) -> tuple[Column[Row], ...]:
     judged_keys = judged(summaries)
     declared = any(summary.flops for summary in summaries)
     return (
-        Column(rate_unit(s.cell for s in summaries), _rate, RATE, mark=_marks),
+        Column(
+            rate_unit(s.cell for s in summaries), lambda row: _figure(row, row.summary.images_per_s), RATE, mark=_marks
+        ),
         Column("95% interval", lambda row: "" if _simulated(row) else limits(row.summary.images_per_s), on="page"),
         Column("step", lambda row: row.summary.step_time_s, SECONDS, spare=True),
-        Column(f"vs {base_config(summaries)}", _over_base, FACTOR, style=style, wraps=True),
+        Column(
+            f"vs {base_config(summaries)}", lambda row: _figure(row, row.over_base), FACTOR, style=style, wraps=True
+        ),
         Column("memory", lambda row: row.summary.peak_memory_bytes, BYTES),
         Column("trials", lambda row: row.summary.trials_ok, COUNT, mark=_of_trials, wraps=True),
         *([Column[Row]("GFLOP/s", lambda row: row.summary.gflops_s, NUMBER, key="gflops_s")] if declared else []),
@@ -46,14 +50,9 @@ def _simulated(row: Row) -> bool:
     return bool(is_simulated(row.summary.environment))
 
 
-def _rate(row: Row) -> Interval | float | None:
-    """Return the rate. A simulated one has no interval, because that would not include the model's error."""
-    rate = row.summary.images_per_s
-    return rate.value if rate and _simulated(row) else rate
-
-
-def _over_base(row: Row) -> Interval | float | None:
-    return row.over_base.value if row.over_base and _simulated(row) else row.over_base
+def _figure(row: Row, interval: Interval | None) -> Interval | float | None:
+    """Drop the interval of a simulated figure, because it would not include the model's error."""
+    return interval.value if interval and _simulated(row) else interval
 
 
 def _marks(row: Row) -> str:

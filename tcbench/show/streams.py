@@ -92,13 +92,14 @@ class _Error(io.FileIO):
             return len(memoryview(data))  # type: ignore[arg-type]
 
     def lost(self, error: OSError) -> None:
-        pass
+        """Handle a failed write. Here it is ignored."""
 
 
 class _Output(_Error):
     """A raw standard output whose failure ends the command: libraries would turn a broken pipe into exit code 1."""
 
     def lost(self, error: OSError) -> None:
+        """End the command."""
         if isinstance(error, BrokenPipeError):
             raise SystemExit(CLOSED_PIPE)
         raise OutputError(f"standard output cannot be written ({error.strerror})")

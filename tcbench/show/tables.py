@@ -72,6 +72,7 @@ class Screen(Console):
             self.print(line, soft_wrap=True)
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        """Render as Rich does, with control characters shown as escapes."""
         for segment in super().render(renderable, options):
             yield segment if segment.control else Segment(harmless(segment.text), segment.style)
 
@@ -80,6 +81,7 @@ class Words(Text):
     """A text whose long words, such as names of configs, may wrap before a `+` and after any of `-_/.`."""
 
     def wrap(self, console: Console, width: int, *args: Any, **options: Any) -> Lines:
+        """Wrap long words at the places that `breaks` finds, and everything else as Rich does."""
         return Lines(
             line
             for part in self.divide(breaks(self.plain, width))
@@ -137,6 +139,7 @@ class Field:
 
     @property
     def words(self) -> str:
+        """The text of the field or the word of its badge."""
         return self.badge.word if self.badge else self.text
 
 
@@ -422,7 +425,7 @@ def many_ranks(cells: Iterable[Cell]) -> bool:
 
 
 def config_in_ladder(cell: Cell, above: Cell | None) -> str:
-    """Return a config's name for a row below another config: only the rungs or the change that it adds, if it does."""
+    """Return a config's name for a row below another config: only what it adds to that one, if it extends it."""
     base, _, ablation = cell.config.partition(":")
     if above and ablation and above.config.partition(":")[0] == base:
         return f"  : {ablation}"

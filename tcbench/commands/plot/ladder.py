@@ -69,18 +69,18 @@ class Climb:
     @property
     def total(self) -> Interval | None:
         """The ratio of the top over the base; None if they are the same step."""
-        base, top = self._ends
-        return ratio(top, base) if base and top and top is not base else None
+        return ratio(*ends) if (ends := self._ends) else None
 
     @property
     def unsure(self) -> bool:
         """Whether the whole ladder may have changed nothing."""
-        base, top = self._ends
-        return base is not None and top is not None and top is not base and unsure(top, base)
+        return unsure(*ends) if (ends := self._ends) else False
 
     @property
-    def _ends(self) -> tuple[CellSummary | None, CellSummary | None]:
-        return (self.base.summary if self.base else None), (self.top.summary if self.top else None)
+    def _ends(self) -> tuple[CellSummary, CellSummary] | None:
+        """The cells of top and base; None if they are the same step."""
+        measured = [step.summary for step in self.steps if step.after and step.summary]
+        return (measured[-1], measured[0]) if len(measured) > 1 else None
 
 
 def derive(summaries: Sequence[CellSummary]) -> tuple[DerivedLadder, ...]:
@@ -145,6 +145,7 @@ def climbs(summaries: Sequence[CellSummary], ladders: Sequence[DerivedLadder] | 
 
 
 def _steps(configs: Sequence[tuple[DerivedConfig, CellSummary | None]]) -> tuple[LadderStep, ...]:
+    """Compare each config with the last one before it that has a number."""
     steps = []
     below: CellSummary | None = None
     rungs_below: tuple[str, ...] = ()

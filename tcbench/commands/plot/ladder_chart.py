@@ -93,6 +93,7 @@ class _LadderBlock:
 
 
 def _row_title(ladder: str, setting: str) -> str:
+    """Title a row of waterfalls by its ladder and setting."""
     return drawable(f"{ladder} ladder") + (f" · {setting}" if setting else "")
 
 
@@ -142,6 +143,7 @@ def _draw_waterfall(axes: Axes, climb: Climb, scale: _LadderScale) -> None:
 
 
 def _draw_bar(axes: Axes, row: int, start: float, end: float, style: dict[str, Any], says: str) -> None:
+    """Draw one bar of a waterfall with its tooltip."""
     [bar] = axes.barh([row + 0.5], [end - start], 0.7, [start], zorder=2, **style)
     tooltip(bar, says)
 

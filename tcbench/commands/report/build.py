@@ -100,6 +100,7 @@ def build(results: ReportInput) -> Page:
 
 
 def _title(summaries: Sequence[CellSummary]) -> str:
+    """Return the default title: networks and devices."""
     models = listed([*names]) if len(names := {s.cell.model: s for s in summaries}) < 4 else f"{len(names)} networks"
     devices = list(dict.fromkeys(s.environment.device_name for s in summaries if s.environment))
     if not devices:

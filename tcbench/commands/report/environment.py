@@ -62,6 +62,7 @@ def _facts(records: Sequence[Record]) -> Iterable[tuple[str, str]]:
 
 
 def _state(record: Record) -> str | None:
+    """Describe the settings of a GPU during a trial, such as its power limit."""
     if record.gpu is None:
         return None
     state = record.gpu.state
@@ -76,6 +77,7 @@ def _state(record: Record) -> str | None:
 
 
 def _packages(records: Sequence[Record]) -> Table[tuple[str, list[str]]]:
+    """Return the table of packages with all their versions."""
     environments = {id(record.environment): record.environment for record in records}.values()
     versions = grouped(pair for environment in environments if environment for pair in environment.packages.items())
     columns = (
@@ -86,6 +88,7 @@ def _packages(records: Sequence[Record]) -> Table[tuple[str, list[str]]]:
 
 
 def _settings(records: Sequence[Record], settings: Settings) -> Iterable[tuple[str, str]]:
+    """Yield the settings of all cells by name."""
     cells = tuple(dict.fromkeys(record.cell for record in records))
 
     def list_unique(texts: Iterable[str]) -> str:
@@ -122,6 +125,7 @@ def _settings(records: Sequence[Record], settings: Settings) -> Iterable[tuple[s
 
 
 def _runs(records: Sequence[Record]) -> Table[list[Record]]:
+    """Return the table of runs, or of the last MOST_RUNS."""
     runs = grouped((record.run_id, record) for record in records)
     title = "Runs" if len(runs) <= MOST_RUNS else f"The last {MOST_RUNS:,} of {len(runs):,} runs"
     columns: list[Column[list[Record]]] = [

@@ -93,6 +93,7 @@ class CellRoofline:
 
     @property
     def precision(self) -> ConfigPrecision:
+        """The precision in which convolutions compute."""
         return precision_of(self.summary.cell.rungs)
 
     @property

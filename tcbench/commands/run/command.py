@@ -91,6 +91,7 @@ def _start(plan: Plan, out: Path, before: Sequence[Record] = ()) -> Rounds:
 
 
 def _show_plan(plan: Plan, out: Path, json: bool) -> None:
+    """Print a plan as JSON, or as a table with its rounds."""
     from tcbench.commands.run import planning
 
     state = _start(plan, out)
@@ -141,6 +142,7 @@ def _run(
     ahead = list(state.ahead())
 
     def cells_ahead() -> list[Cell]:
+        """Return the cells of the remaining trials."""
         return [planned.cell for planned, _ in ahead if planned.skip_reason is None]
 
     try:

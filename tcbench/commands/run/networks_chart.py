@@ -53,6 +53,7 @@ def network_results(summaries: Sequence[CellSummary]) -> tuple[NetworkResult, ..
 
 
 def _result(group: Sequence[CellSummary]) -> NetworkResult:
+    """Return the result of a network from its cells of one setting and batch size."""
     cell, model = group[0].cell, known_models()[group[0].cell.model]
     base_name = base_config(group)
     base = next((s for s in group if s.cell.config == base_name and s.images_per_s), None)
@@ -95,6 +96,7 @@ def networks_chart(summaries: Sequence[CellSummary]) -> Figure:
 
 
 def _group(result: NetworkResult) -> BarGroup:
+    """Return the label of a network, with its MACs, and the bars of its base and best config."""
     from tcbench.show.charts.bars import Bar
 
     bars = [Bar(result.base.cell.config, result.base)] if result.base else []

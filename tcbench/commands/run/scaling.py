@@ -103,14 +103,17 @@ class Point:
 
     @property
     def ranks(self) -> int:
+        """The number of ranks."""
         return self.summary.cell.ranks
 
     @property
     def images_per_s(self) -> Interval | None:
+        """The throughput of all ranks."""
         return self.summary.images_per_s
 
     @property
     def images_per_s_per_rank(self) -> Interval | None:
+        """The throughput divided by the number of ranks."""
         return self.images_per_s and self.images_per_s / self.ranks
 
     @property
@@ -176,6 +179,7 @@ def _lines(cells: Iterable[_Measured], normalise: Callable[[Cell], Cell]) -> lis
 
 
 def _curve(kind: Literal["weak", "strong"], line: Sequence[_Measured]) -> Curve:
+    """Return the curve of a line of cells, with efficiencies relative to its first measured cell."""
     base = next((summary for summary, _ in line if summary.throughput is not None), None)
     cell = line[0][0].cell
     return Curve(
@@ -188,6 +192,7 @@ def _curve(kind: Literal["weak", "strong"], line: Sequence[_Measured]) -> Curve:
 
 
 def _point(summary: CellSummary, base: CellSummary | None, measured: Sequence[Measurement]) -> Point:
+    """Return a cell on a curve, with its figures relative to the base."""
     speedup = efficiency = None
     if base is not None:
         # The base relative to itself is exactly 1.
@@ -201,6 +206,7 @@ def _point(summary: CellSummary, base: CellSummary | None, measured: Sequence[Me
 
 
 def _allreduce(summary: CellSummary, measured: Sequence[Measurement]) -> AllReduce | None:
+    """Return the all-reduce of a cell from trials with several ranks; None if its time is unknown."""
     trials_s = [exchange_times_s(m.ranks) for m in measured]
     trials_s = [times_s for times_s in trials_s if times_s and min(times_s) > 0]
     if not trials_s:

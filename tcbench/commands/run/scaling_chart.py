@@ -89,6 +89,7 @@ def scaling_chart(curves: Sequence[Curve], *, title: str = "Scaling over ranks")
 
 
 def _name(kind: str, images: int) -> str:
+    """Name a row of panels by its batch size or global batch."""
     return f"batch size {images} per rank" if kind == "weak" else f"global batch {images}"
 
 

@@ -47,6 +47,9 @@ def columns(curves: Sequence[Curve]) -> tuple[Column[CurveRow], ...]:
 
         return Column(heading, lambda row: row.point.allreduce and figure(row.point.allreduce), kind, mark=overlap_mark)
 
+    def imbalance(heading: str, words: Callable[[Imbalance], str]) -> Column[CurveRow]:
+        return Column(heading, lambda row: row.point.imbalance and words(row.point.imbalance), on="page")
+
     def slowest(row: CurveRow) -> str:
         return f" ({row.point.imbalance.slowest})" if row.point.imbalance else ""
 
@@ -64,14 +67,10 @@ def columns(curves: Sequence[Curve]) -> tuple[Column[CurveRow], ...]:
         Column(
             "imbalance\n(slowest)", lambda row: row.point.imbalance and row.point.imbalance.share, SHARE, mark=slowest
         ),
-        Column("slowest in", lambda row: row.point.imbalance and _slowest_steps(row.point.imbalance), on="page"),
-        Column("fastest rank", lambda row: row.point.imbalance and str(row.point.imbalance.fastest), on="page"),
+        imbalance("slowest in", lambda ranks: f"{ranks.slowest_in} of {len(ranks.steps)} steps"),
+        imbalance("fastest rank", lambda ranks: str(ranks.fastest)),
         Column("cores\nper rank", lambda row: ", ".join(map(str, row.point.cores)), COUNT),
     )
-
-
-def _slowest_steps(imbalance: Imbalance) -> str:
-    return f"{imbalance.slowest_in} of {len(imbalance.steps)} steps"
 
 
 def table(curves: Sequence[Curve]) -> Table[CurveRow]:

@@ -243,6 +243,7 @@ class _Panel:
 
 
 def _page(panels: Sequence[_Panel], zoom: tuple[float, float] | None, more: Sequence[str]) -> Figure:
+    """Compose the page with its notes, legend and panels."""
     names = list(dict.fromkeys(panel.timeline.device_name for panel in panels))
     sources = list(dict.fromkeys(_SOURCES[panel.timeline.source] for panel in panels))
     part = f"from {zoom[0]:g} to {zoom[1]:g} ms of the steps shown · " if zoom else ""
@@ -281,6 +282,7 @@ def _page(panels: Sequence[_Panel], zoom: tuple[float, float] | None, more: Sequ
 
 
 def _legend(panels: Sequence[_Panel]) -> list[Patch]:
+    """Return the legend for everything that is visible in the panels."""
     visible = set().union(*(panel.visible_phases for panel in panels))
     words = {"io": "IO: input", "copy": "copies", "other": "other"}
     patches = [
@@ -317,6 +319,7 @@ def _draw_panel(axes: Axes, panel: _Panel) -> None:
 
 
 def _colour_key(span: Span) -> str:
+    """Return the key of the colour and the legend for a span: its phase, "io", "copy" or "other"."""
     if span.kind in ("copy", "memset"):
         return "copy"
     if span.lane == "io":

@@ -37,10 +37,12 @@ class Bar:
 
     @property
     def name(self) -> str:
+        """The name of the cell; that of the config if the cell was not run."""
         return self.summary.cell.label if self.summary else self.config
 
     @property
     def images_per_s(self) -> Interval | None:
+        """The throughput; None if there is no number."""
         return self.summary.images_per_s if self.summary else None
 
 

@@ -129,6 +129,7 @@ def _facts(summaries: Sequence[CellSummary]) -> dict[str, str]:
 
 
 def _input(cell: Cell) -> str:
+    """Name the input of a cell, such as "generated JPEGs"."""
     if cell.input.kind == "folder":
         return f"images of {Path(cell.input.path).name}" if cell.input.path else "images of a folder"
     if cell.input.images_per_s:

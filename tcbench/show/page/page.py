@@ -74,6 +74,7 @@ class Figure:
 
     @functools.cached_property
     def drawn(self) -> Drawn:
+        """The chart as markup, drawn on first use."""
         return self.draw()
 
 

@@ -91,7 +91,7 @@ def test_what_ran_faster_than_a_ceiling_is_the_ceiling_but_a_cache_is_no_memory(
     for other in (cached, replace(moved, bytes=25 * 10**7)):
         assert "memory" not in highest_rates([timed("fp32", other)])
         assert (other.share_of_roof(CEILINGS, "fp32"), other.least_s(CEILINGS, "fp32")) == (None, None)
-    assert highest_rates([timed("fp32", moved, doubtful=True), timed("fp32", moved, own=True)]) == {}
+    assert highest_rates([timed("fp32", moved, doubtful=True), timed("fp32", moved, is_own=True)]) == {}
 
 
 @pytest.mark.parametrize(

@@ -50,7 +50,7 @@ def text(name: str) -> str:
     return render(build(getattr(reports, name)()))
 
 
-PAGES = ("whole", "single", "failed", "hostile")
+PAGES = ("full", "single", "failed", "hostile")
 
 
 @pytest.mark.long
@@ -84,7 +84,7 @@ def test_nothing_in_the_page_names_an_address(name):
 
 
 def test_the_policy_allows_just_this_style_and_this_script():
-    page = text("whole")
+    page = text("full")
     policy = next(a["content"] for a in Outline(page).of("meta") if a.get("http-equiv") == "Content-Security-Policy")
     assert policy and policy.startswith("default-src 'none'; ") and "unsafe" not in policy
     assert page.index("Content-Security-Policy") < page.index("<style>") < page.index("<script>")
@@ -117,7 +117,7 @@ def test_headings_are_in_order_and_landmarks_are_there(name):
 
 
 def test_every_chart_says_what_it_is_and_has_a_table():
-    figures = re.findall(r"<figure.*?</figure>", text("whole"), re.S)
+    figures = re.findall(r"<figure.*?</figure>", text("full"), re.S)
     assert len(figures) == 5
     for figure in figures:
         assert re.search(r'<svg [^>]*aria-label="[^"]+ The table below has every number."', figure)
@@ -125,12 +125,12 @@ def test_every_chart_says_what_it_is_and_has_a_table():
 
 
 def test_without_a_script_everything_is_there_and_nothing_pretends_to_work():
-    page = Outline(text("whole"))
+    page = Outline(text("full"))
     [form] = [a for a in page.of("form") if a.get("class") == "filters"]
     [switch] = [a for a in page.of("button") if a.get("id") == "theme"]
     assert "hidden" in form and "hidden" in switch
     assert not any("aria-sort" in a for a in page.of("th"))
-    assert len(re.findall("<tr>", text("whole").partition('id="trials"')[2])) == 105 + 1
+    assert len(re.findall("<tr>", text("full").partition('id="trials"')[2])) == 105 + 1
 
 
 def test_the_same_results_give_the_same_bytes():
@@ -138,8 +138,8 @@ def test_the_same_results_give_the_same_bytes():
 
 
 def test_a_config_may_break_before_a_plus_and_a_name_is_escaped_still():
-    assert ">fp32<wbr>+dali<" in text("whole")
-    assert "fp32+dali<" in re.sub("<wbr>", "", text("whole"))
+    assert ">fp32<wbr>+dali<" in text("full")
+    assert "fp32+dali<" in re.sub("<wbr>", "", text("full"))
     assert reports.ALERT not in text("hostile")
 
 
