@@ -45,12 +45,13 @@ from tcbench.run.plan import Plan
 from tcbench.run.worker_launch import Launch
 
 PLANTED_SHARE = 0.05
-"""Of what the process's own steps take without it, as they go: by a trial before the gate it would be another share as
-soon as the machine's speed changes."""
+"""The planted delay as a share of the step, measured on the process's own steps as they run.
+
+A share measured by a trial before the gate would be wrong as soon as the machine's speed changes."""
 
 PHASES = ("forward", "backward", "update", "io")
 CHOICE = "choice"
-"""In a phase's place: a worse choice among oneDNN's implementations is planted."""
+"""The value, in place of a phase, that plants a worse choice among oneDNN's implementations."""
 PLANTED = "AA_PLANTED"
 """The environment variable with the phase of each config in which its wait stands, as JSON."""
 RULE = Rule()
@@ -60,7 +61,7 @@ RULE = Rule()
 
 
 def worker() -> None:
-    """tcbench's own worker, but that one phase of the session waits first."""
+    """Run tcbench's own worker, with a delay in one phase of the session."""
     from tcbench.engine import backends
     from tcbench.engine.measure import worker as real
 
@@ -93,8 +94,10 @@ class _Planted:
 
 
 def waiting(run: Any, first: bool) -> Any:
-    """The function with a busy wait before or behind it, once a few steps have told what a step takes. Where a batch
-    has just been taken a feed decodes the next: on the core that a wait leaves free, so that half of it is no loss."""
+    """Return `run` with a busy wait before or after it, once the duration of a few steps is known.
+
+    The wait comes first in the phase io: after a batch is taken, the feed decodes the next one on the core that a wait
+    leaves free, so that half of the wait would be no loss."""
     now = time.perf_counter
     steps_s: deque[float] = deque(maxlen=9)
     last_s = waited_s = 0.0
@@ -122,16 +125,16 @@ def waiting(run: Any, first: bool) -> Any:
 
 @dataclass(frozen=True)
 class Seen:
-    """A gate at its end, and what it took."""
+    """A finished gate and its duration."""
 
     ended: turns.EndedGate
     seconds: float
     phases: Sequence[str] | None
-    """By cell where a loss was planted; None in the gate without one."""
+    """The phase of each cell in which a loss was planted; None in the gate without one."""
 
 
 class Told:
-    """Says each trial on standard error."""
+    """A listener that prints each trial on standard error."""
 
     def __init__(self) -> None:
         self._began, self._label = time.monotonic(), ""
@@ -144,20 +147,23 @@ class Told:
 
     def finished(self, record: Record) -> None:
         figure = METRICS["throughput"].read(record)
-        told = f"{figure:.4g} images/s" if figure else f"{record.status}: {record.reason}"
-        print(f"{time.monotonic() - self._began:6.0f} s  {self._label}: {record.cell.label}: {told}", file=sys.stderr)
+        outcome = f"{figure:.4g} images/s" if figure else f"{record.status}: {record.reason}"
+        print(
+            f"{time.monotonic() - self._began:6.0f} s  {self._label}: {record.cell.label}: {outcome}", file=sys.stderr
+        )
 
 
 def run(
-    made: Plan,
+    plan_of_gate: Plan,
     of_gate: tuple[Interim, ...],
     alone: bool,
     budget_s: float | None,
     planted_in: dict[str, str],
     keep: Path | None = None,
 ) -> Seen:
-    """One gate; with a wait in the phase that `planted_in` names for a config, on its current side. Its records stay in
-    the folder `keep`, if one is given."""
+    """Run one gate. `planted_in` names the phase of each config in which the current side waits.
+
+    The records stay in the folder `keep`, if there is one."""
     began = time.monotonic()
     planted = Launch(worker="aa", variables={PLANTED: json.dumps(planted_in), "PYTHONPATH": str(Path(__file__).parent)})
     of_sides = {BASE: Launch(), CURRENT: planted if planted_in else Launch()}
@@ -166,13 +172,13 @@ def run(
         for side, launch in of_sides.items()
     ]
     with contextlib.ExitStack() as stack:
-        own = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        ready = [with_cache(build, own, build.name) for build in ready]
-        folder = keep or own
+        scratch = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        ready = [with_cache(build, scratch, build.name) for build in ready]
+        folder = keep or scratch
         stores = {side: stack.enter_context(Store(Path(folder, f"{side}.jsonl"))) for side in of_sides}
-        start = gate.start(len(made.cells), of_gate)
-        ended = turns.measure(start, made, (ready[0], ready[1]), Launcher(), stores, Told(), budget_s)
-    phases = [planted_in[planned.cell.config] for planned in made.cells] if planted_in else None
+        start = gate.start(len(plan_of_gate.cells), of_gate)
+        ended = turns.measure(start, plan_of_gate, (ready[0], ready[1]), Launcher(), stores, Told(), budget_s)
+    phases = [planted_in[planned.cell.config] for planned in plan_of_gate.cells] if planted_in else None
     return Seen(ended, time.monotonic() - began, phases)
 
 
@@ -180,21 +186,22 @@ def run(
 
 
 def spread(seen: Seen, cell: Cell) -> str:
-    """The standard deviations of one side's trials, mean over both, and of the logarithm of a round's two."""
+    """Return the standard deviation of a side's trials, averaged over both sides, and that of the rounds' ratios."""
     sides = [
-        [r for r in of if r.cell.key == cell.key and r.measurement] for of in (seen.ended.base, seen.ended.current)
+        [r for r in records if r.cell.key == cell.key and r.measurement]
+        for records in (seen.ended.base, seen.ended.current)
     ]
-    figures = [[METRICS["throughput"].read(record) or 0.0 for record in of] for of in sides]
-    shares = [statistics.stdev(of) / statistics.fmean(of) for of in figures if len(of) > 1]
+    figures = [[METRICS["throughput"].read(record) or 0.0 for record in records] for records in sides]
+    shares = [statistics.stdev(records) / statistics.fmean(records) for records in figures if len(records) > 1]
     ratios = [now / before for before, now in zip(*figures, strict=False)]
     of_rounds = f", {statistics.stdev(ratios):.1%} of ratios" if len(ratios) > 1 else ""
     return f"{statistics.fmean(shares):.1%}{of_rounds}" if shares else "-"
 
 
 def table(rows: Iterator[tuple[str, ...]]) -> None:
-    kept = list(rows)
-    widths = [max(len(row[column]) for row in kept) for column in range(len(kept[0]))]
-    for row in kept:
+    lines = list(rows)
+    widths = [max(len(row[column]) for row in lines) for column in range(len(lines[0]))]
+    for row in lines:
         print("  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip())
 
 
@@ -202,36 +209,40 @@ HEADINGS = ("config", "batch", "sd of trials", "throughput (95% interval)", "ver
 
 
 def row(place: int, cell: CellComparison, seen: Seen) -> tuple[str, ...]:
-    of = cell.ratio
-    ratio = f"{of.value - 1:+.1%} ({of.low - 1:+.1%} to {of.high - 1:+.1%})" if of else "-"
+    measured = cell.ratio
+    ratio = f"{measured.value - 1:+.1%} ({measured.low - 1:+.1%} to {measured.high - 1:+.1%})" if measured else "-"
     ran = str(len(seen.ended.state.cells[place].base))
     kernels = f"differ in {', '.join(cell.other_kernels)}" if cell.other_kernels else "same"
     common = (cell.cell.config, str(cell.cell.batch_size), spread(seen, cell.cell), ratio, cell.verdict, ran, kernels)
     if seen.phases is None:
         return common
     grew = max(cell.phases, key=lambda phase: phase.change_s.value, default=None)
-    named = cell.culprit.name if cell.culprit else "-"
-    return (*common, seen.phases[place], _grown(grew), named)
+    culprit = cell.culprit.name if cell.culprit else "-"
+    return (*common, seen.phases[place], _grown(grew), culprit)
 
 
 def _grown(phase: PhaseChange | None) -> str:
-    of = phase.slower_by if phase else None
-    return f"{phase.name} {of.value:+.1%} ({of.low:+.1%} to {of.high:+.1%}) of the step" if phase and of else "-"
+    growth = phase.slower_by if phase else None
+    return (
+        f"{phase.name} {growth.value:+.1%} ({growth.low:+.1%} to {growth.high:+.1%}) of the step"
+        if phase and growth
+        else "-"
+    )
 
 
 def report(cells: list[Cell], seen: Seen) -> Counter[str]:
-    """Print a gate's comparison; its verdicts, counted."""
+    """Print a gate's comparison, and return the number of each verdict."""
     ended = seen.ended
     verdicts = ended.state.verdicts(cells, "the budget was spent")
     compared = gate.comparison(verdicts, cells, ended.base, ended.current, ended.state.interims[-1]).cells
-    what = "the same code twice" if seen.phases is None else f"a busy wait of {PLANTED_SHARE:.0%} of the step planted"
-    what = "a worse choice planted" if CHOICE in (seen.phases or ()) else what
-    print(f"\n{what}: {len(ended.base) + len(ended.current)} trials in {seen.seconds:.0f} s")
+    title = "the same code twice" if seen.phases is None else f"a busy wait of {PLANTED_SHARE:.0%} of the step planted"
+    title = "a worse choice planted" if CHOICE in (seen.phases or ()) else title
+    print(f"\n{title}: {len(ended.base) + len(ended.current)} trials in {seen.seconds:.0f} s")
     headings = HEADINGS if seen.phases is None else (*HEADINGS, "planted in", "grew most", "named")
     table(iter([headings, *(row(place, cell, seen) for place, cell in enumerate(compared))]))
-    said: Counter[str] = Counter(cell.verdict for cell in compared)
-    print(", ".join(f"{count} {verdict}" for verdict, count in said.items()))
-    return said
+    verdict_counts: Counter[str] = Counter(cell.verdict for cell in compared)
+    print(", ".join(f"{count} {verdict}" for verdict, count in verdict_counts.items()))
+    return verdict_counts
 
 
 def main() -> None:
@@ -247,44 +258,48 @@ def main() -> None:
     parser.add_argument("--alone", action="store_true", help="trials one after another")
     parser.add_argument("--keep", type=Path, metavar="FOLDER", help="of the gates' records")
     parser.add_argument("--quick", action="store_true", help="two configs, one look at three trials")
-    given = parser.parse_args()
-    configs, trials = tuple(given.config), given.looks
-    if given.quick:
+    options = parser.parse_args()
+    configs, trials = tuple(options.config), options.looks
+    if options.quick:
         configs, trials = configs or ("fp32", "fp32+dali+batched+nhwc+fused+static_graph"), "3"
     of_gate = interims([int(word) for word in trials.split(",")], RULE)
     selection = plan.Selection(
-        models=(given.model,) if given.model else None,
-        batch_sizes=tuple(given.bs),
+        models=(options.model,) if options.model else None,
+        batch_sizes=tuple(options.bs),
         configs=configs,
-        max_time_s=given.max_time,
+        max_time_s=options.max_time,
         threads=machine.usable_cpus(),
     )
-    made = plan.make(scenario.load("cpu"), selection, device.find_device("cpu", {"cpu": None}))
-    made = dataclasses.replace(made, cells=tuple(planned for planned in made.cells if planned.skip_reason is None))
-    made = turns.with_gate_timing(made, longer=not given.max_time)
-    cells = [planned.cell for planned in made.cells]
-    planted_in = given.phase or PHASES
+    cpu_plan = plan.make(scenario.load("cpu"), selection, device.find_device("cpu", {"cpu": None}))
+    cpu_plan = dataclasses.replace(
+        cpu_plan, cells=tuple(planned for planned in cpu_plan.cells if planned.skip_reason is None)
+    )
+    cpu_plan = turns.with_gate_timing(cpu_plan, longer=not options.max_time)
+    cells = [planned.cell for planned in cpu_plan.cells]
+    planted_in = options.phase or PHASES
     configs_of = dict.fromkeys(cell.config for cell in cells)
     phases = {config: planted_in[place % len(planted_in)] for place, config in enumerate(configs_of)}
-    how = "one after another" if given.alone else "in turns"
-    print(f"{made.device.title}, {machine.usable_cpus()} cores; looks at {trials} trials a side, {how}", end="; ")
+    how = "one after another" if options.alone else "in turns"
+    print(f"{cpu_plan.device.title}, {machine.usable_cpus()} cores; looks at {trials} trials a side, {how}", end="; ")
     print(f"threshold {RULE.threshold:.0%}; load average {os.getloadavg()[0]:.1f}", flush=True)
-    said: Counter[str] = Counter()
+    verdict_counts: Counter[str] = Counter()
 
-    def kept(name: str) -> Path | None:
-        if given.keep is None:
+    def kept_folder(name: str) -> Path | None:
+        if options.keep is None:
             return None
-        folder: Path = given.keep / name
+        folder: Path = options.keep / name
         folder.mkdir(parents=True)
         return folder
 
-    if given.gate == CHOICE:
+    if options.gate == CHOICE:
         phases = dict.fromkeys(configs_of, CHOICE)
-    if given.gate in (None, "unchanged"):
-        said = report(cells, run(made, of_gate, given.alone, given.budget, {}, kept("unchanged")))
-    if given.gate != "unchanged":
-        report(cells, run(made, of_gate, given.alone, given.budget, phases, kept("planted")))
-    sys.exit(1 if set(said) - {"pass", "inconclusive"} else 0)
+    if options.gate in (None, "unchanged"):
+        verdict_counts = report(
+            cells, run(cpu_plan, of_gate, options.alone, options.budget, {}, kept_folder("unchanged"))
+        )
+    if options.gate != "unchanged":
+        report(cells, run(cpu_plan, of_gate, options.alone, options.budget, phases, kept_folder("planted")))
+    sys.exit(1 if set(verdict_counts) - {"pass", "inconclusive"} else 0)
 
 
 if __name__ == "__main__":

@@ -114,15 +114,15 @@ def main() -> None:
         first = draw.randint(1, COMMITS)
         broken = draw.sample([place for place in range(1, COMMITS) if place not in (first, first - 1)], 2)
         with tempfile.TemporaryDirectory() as folder:
-            ends.append(one(Path(folder), first, broken, options))
+            ends.append(run_bisection(Path(folder), first, broken, options))
         print(f"run {run + 1}: planted in {first:2}, broken {broken}: {ends[-1]}", flush=True)
-    named = [end for end in ends if not end.startswith("not named")]
-    right = sum(end.startswith("right") for end in named)
-    print(f"{len(named)} of {len(ends)} named, {right} of {len(named)} rightly")
+    answers = [end for end in ends if not end.startswith("not named")]
+    right = sum(end.startswith("right") for end in answers)
+    print(f"{len(answers)} of {len(ends)} named, {right} of {len(answers)} rightly")
 
 
-def one(folder: Path, first: int, broken: list[int], options: argparse.Namespace) -> str:
-    """One repository; the end of its bisection in words."""
+def run_bisection(folder: Path, first: int, broken: list[int], options: argparse.Namespace) -> str:
+    """Make one repository, bisect it, and return the outcome in words."""
     git(folder, "init", "--quiet")
     (folder / ".gitignore").write_text("results/\n__pycache__/\n")
     (folder / "my_step.toml").write_text(SCENARIO.format(seconds=options.trial_s))
@@ -155,26 +155,27 @@ def one(folder: Path, first: int, broken: list[int], options: argparse.Namespace
 
 
 def simulate(draw: random.Random, games: int = 200) -> None:
-    """A line per kind of machine: loss, scatter of rounds, by how much commits differ that change nothing, and rounds
-    that making a commit ready costs."""
-    for loss, scatter, own in ((0.05, 0.01, 0.0), (0.08, 0.02, 0.0), (0.08, 0.03, 0.0), (0.08, 0.02, 0.01)):
+    """Print a line per kind of machine.
+
+    They differ in the loss, the scatter of rounds, the scatter between equal commits, and the cost of a build in
+    rounds."""
+    for loss, scatter, spread in ((0.05, 0.01, 0.0), (0.08, 0.02, 0.0), (0.08, 0.03, 0.0), (0.08, 0.02, 0.01)):
         for build in (0.0, 10.0):
-            ends = [played(1 + n % COMMITS, -loss, scatter, own, build, draw) for n in range(games)]
-            known = [end for end in ends if end is not None]
-            right, rounds, builds = (statistics.fmean(column) for column in zip(*known, strict=True))
+            ends = [played(1 + n % COMMITS, -loss, scatter, spread, build, draw) for n in range(games)]
+            ended = [end for end in ends if end is not None]
+            right, rounds, builds = (statistics.fmean(column) for column in zip(*ended, strict=True))
             print(
-                f"loss {loss:.0%}, scatter {scatter:.0%}, own {own:.0%}, build {build:g} rounds: {right:.1%} of "
-                f"{len(known)} rightly, {rounds:.1f} rounds, {builds:.1f} builds; of {games - len(known)} not known "
+                f"loss {loss:.0%}, scatter {scatter:.0%}, own {spread:.0%}, build {build:g} rounds: {right:.1%} of "
+                f"{len(ended)} rightly, {rounds:.1f} rounds, {builds:.1f} builds; of {games - len(ended)} not known "
                 "whether BAD is slower"
             )
 
 
 def played(
-    first: int, loss: float, scatter: float, own: float, build: float, draw: random.Random
+    first: int, loss: float, scatter: float, spread: float, build: float, draw: random.Random
 ) -> tuple[bool, int, int] | None:
-    """Whether the commit that is named is the first slow one, the rounds and the builds; None where GOOD and BAD are
-    not told apart."""
-    off = [draw.gauss(0, own) for _ in range(COMMITS + 1)]
+    """Return whether the right commit is named, the rounds and the builds; None if BAD is not surely slower."""
+    off = [draw.gauss(0, spread) for _ in range(COMMITS + 1)]
 
     def round_of(commit: int) -> Round:
         truth = off[commit] - off[0] + (loss if commit >= first else 0)
@@ -185,7 +186,7 @@ def played(
         while len(search.rounds) < interim.trials:
             search = search.after(round_of(COMMITS))
         if (
-            interim.rule.judge(Estimate(SampleStats.from_values([one.log_ratio for one in search.rounds])).ratio)
+            interim.rule.judge(Estimate(SampleStats.from_values([round_.log_ratio for round_ in search.rounds])).ratio)
             == "regression"
         ):
             break

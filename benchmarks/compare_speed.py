@@ -23,7 +23,7 @@ from tcbench.core.record import Measurement, PhaseTimes, Record
 ROUNDS = 7
 CELLS, TRIALS, STEPS = 125, 8, 200
 RUN = Path(__file__).parents[1] / "results" / "amd-epyc-2cpu"
-"""Whose records the made-up ones are shaped like."""
+"""The folder of real records that serve as a template."""
 
 
 def main() -> None:
@@ -37,8 +37,8 @@ def main() -> None:
         for options in ([], ["--format", "json"], ["--metric", "throughput,memory,energy"]):
             command = [script, "compare", *map(str, paths), *options]
             times_s = [timed(command) for _ in range(ROUNDS)]
-            said = f"{statistics.median(times_s):.2f} s (median of {ROUNDS}, fastest {min(times_s):.2f})"
-            print(f"tcbench compare {' '.join(options):36} {said}")
+            summary = f"{statistics.median(times_s):.2f} s (median of {ROUNDS}, fastest {min(times_s):.2f})"
+            print(f"tcbench compare {' '.join(options):36} {summary}")
 
 
 def timed(command: list[str]) -> float:
@@ -56,13 +56,13 @@ def write(path: Path, like: Record, slower: float) -> None:
     with path.open("wb") as file:
         for number in range(CELLS):
             for trial in range(TRIALS):
-                one = msgspec.structs.replace(
+                copy_ = msgspec.structs.replace(
                     like,
                     trial=trial,
                     cell=msgspec.structs.replace(like.cell, batch_size=number + 1),
                     measurement=measured(like.measurement, slower * math.exp(0.01 * draw.gauss(0, 1)), draw),
                 )
-                file.write(record.encode(one) + b"\n")
+                file.write(record.encode(copy_) + b"\n")
 
 
 def measured(like: Measurement | None, mean_s: float, draw: random.Random) -> Measurement:

@@ -92,7 +92,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--batch-size", type=int, default=32)
     arguments = parser.parse_args()
-    images = ensure_generated(lambda done, of: print(f"\rgenerating images {done}/{of}", end="", file=sys.stderr))
+    images = ensure_generated(lambda done, total: print(f"\rgenerating images {done}/{total}", end="", file=sys.stderr))
     decoders = {"pillow": decode_with_pillow, "opencv": decode_with_opencv}
 
     print(f"batch size {arguments.batch_size}, {arguments.threads} threads, median of {arguments.rounds} rounds")

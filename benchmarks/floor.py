@@ -31,7 +31,7 @@ PYTORCH = ("nhwc+fused_optimizer", "nhwc+fused_optimizer+compile")
 
 
 def command(name: str, image_size: int, batch_size: int) -> list[str]:
-    """Of the floor that is named like `floor/bf16+nhwc`."""
+    """Return the command for a floor with a name like `floor/bf16+nhwc`."""
     dtype, _, layout = name.removeprefix(PREFIX).partition("+")
     if dtype not in DTYPES or layout not in LAYOUTS:
         raise SystemExit(f"{name}: expected {PREFIX}DTYPE+LAYOUT of {', '.join(DTYPES)} and {', '.join(LAYOUTS)}")

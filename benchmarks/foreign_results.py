@@ -34,7 +34,7 @@ COMMANDS: tuple[tuple[str, ...], ...] = (
 
 @dataclasses.dataclass(frozen=True)
 class Cost:
-    """Of one command."""
+    """Return the wall time of one command."""
 
     code: int
     seconds: float
@@ -50,8 +50,8 @@ def lines(n: int) -> Iterator[bytes]:
         cell = factories.make_cell(config, size)
         environment = factories.make_environment(commit=f"{place // (n // 20 or 1):040x}")
         run_id = f"cpu-20250102-{place // 400:06d}"
-        made = factories.make_record(cell=cell, trial=place, environment=environment, run_id=run_id)
-        yield record.encode(made) + b"\n"
+        stored = factories.make_record(cell=cell, trial=place, environment=environment, run_id=run_id)
+        yield record.encode(stored) + b"\n"
 
 
 def cost(words: tuple[str, ...], folder: Path) -> Cost:

@@ -80,7 +80,7 @@ class Machine:
     accidents: bool = False
 
     def trial_sds(self, cells: range) -> Array:
-        """Of each cell, shape (len(cells), 1, 1)."""
+        """Return the standard deviation of each cell's trials, shape (len(cells), 1, 1)."""
         shares = np.array([cell % CELLS / (CELLS - 1) for cell in cells]) if self.mixed else np.zeros(len(cells))
         least = LEAST_SD if self.mixed else self.trial_sd
         return np.asarray(least * (MOST_SD / LEAST_SD) ** shares)[:, None, None]
@@ -92,15 +92,15 @@ DRIFTING, MIXED, ACCIDENTS = Machine(drift_sd=DRIFT_SD), Machine(mixed=True), Ma
 
 @functools.cache
 def real_trials() -> tuple[Array, ...]:
-    """Counted steps of every trial of the RUNS, over their mean."""
+    """Return the step times of every trial of RUNS, divided by their mean."""
     files = sorted(RESULTS / run for run in RUNS)
     measured = (record.measurement for record in store.read(files).records)
     times_s = (np.array(m.counted_times_s) for m in measured if m is not None)
-    return tuple(one / one.mean() for one in times_s if len(one) > BLOCK)
+    return tuple(trial_s / trial_s.mean() for trial_s in times_s if len(trial_s) > BLOCK)
 
 
 def real_steps(random: np.random.Generator, cells: range, trials: int) -> Array:
-    """Step times over their mean, shape (len(cells), trials, STEPS): all of a cell's from one real trial."""
+    """Return step times over their mean, shape (len(cells), trials, STEPS), each cell's from one real trial."""
     times_s = np.empty((len(cells), trials, STEPS))
     for cell, number in enumerate(cells):
         blocks = np.lib.stride_tricks.sliding_window_view(real_trials()[number % len(real_trials())], BLOCK)
@@ -110,7 +110,7 @@ def real_steps(random: np.random.Generator, cells: range, trials: int) -> Array:
 
 
 def steps_with_accidents(random: np.random.Generator, cells: range, trials: int) -> Array:
-    """The same, simulated."""
+    """Return simulated step times over their mean, with occasional spikes."""
     from scipy.signal import lfilter  # a second to import, which whoever collects the tests of this need not wait for
 
     noise = random.standard_normal((len(cells), trials, STEPS), dtype=np.float32)
@@ -122,7 +122,7 @@ def steps_with_accidents(random: np.random.Generator, cells: range, trials: int)
 
 
 def step_times_s(random: np.random.Generator, cells: range, trials: int, machine: Machine = QUIET) -> Array:
-    """Step times of trials, shape (len(cells), trials, STEPS), in seconds."""
+    """Return step times of trials in seconds, shape (len(cells), trials, STEPS)."""
     steps = (steps_with_accidents if machine.accidents else real_steps)(random, cells, trials)
     if machine.even:
         # What steps do to the trial as a whole is taken out of it.
@@ -131,7 +131,7 @@ def step_times_s(random: np.random.Generator, cells: range, trials: int, machine
 
 
 def slower(random: np.random.Generator, times_s: Array, loss: float, stalls: bool = False) -> Array:
-    """The same when `loss` is the share of the throughput that is lost in every step, or one step in ten stalls."""
+    """Return slower step times: every step loses the share `loss` of its throughput, or one step in ten stalls."""
     if not stalls:
         return times_s / (1 - loss)
     first = random.integers(STALL_EVERY, size=(*times_s.shape[:-1], 1))
@@ -155,18 +155,18 @@ class Truth:
 
 @dataclass(frozen=True)
 class Judgement:
-    """What is judged how: by which looks, taken how, on which machine, by which figure of a trial."""
+    """A way of judging: the looks, the estimate of a ratio, and the machine."""
 
     interims: tuple[Interim, ...]
     method: Callable[[Sequence[float], Sequence[float]], Estimate] = APART
     machine: Machine = QUIET
 
 
-def settle(cells: Sequence[Figures], of: Judgement) -> list[Decided | None]:
-    """The decisions of a gate by all its looks; None for a cell that is inconclusive after the last one."""
+def settle(cells: Sequence[Figures], judgement: Judgement) -> list[Decided | None]:
+    """Return the decisions of a gate after all its looks; None for a cell that is still inconclusive."""
     decided: list[Decided | None] = [None] * len(cells)
-    for number in range(len(of.interims)):
-        decided = judge_look(cells, decided, number, of)
+    for number in range(len(judgement.interims)):
+        decided = judge_look(cells, decided, number, judgement)
     return decided
 
 
@@ -174,40 +174,41 @@ def judge_look(
     cells: Sequence[Figures],
     decided: Sequence[Decided | None],
     number: int,
-    of: Judgement,
+    judgement: Judgement,
     phases: Sequence[phase_tests.PhaseTrials] | None = None,
 ) -> list[Decided | None]:
     """Return the decisions after a look at all cells together, as a gate makes them: a cell that is decided keeps its
     decision, and adds to the common noise with the trials that decided it."""
-    seen = [of.interims[number if one is None else one[1]].trials for one in decided]
-    estimates = [of.method(current[:n], base[:n]) for (current, base), n in zip(cells, seen, strict=True)]
-    rule = of.interims[number].rule.among(len(cells))
+    seen = [judgement.interims[number if decision is None else decision[1]].trials for decision in decided]
+    estimates = [judgement.method(current[:n], base[:n]) for (current, base), n in zip(cells, seen, strict=True)]
+    rule = judgement.interims[number].rule.among(len(cells))
     judged = [rule.judge(estimate.ratio) for estimate in noise.pooled(estimates)]
     if phases is not None:
         lost = map(phase_tests.lost, phase_tests.judge(phases, rule))
         judged = [
-            "regression" if one == "inconclusive" and phase else one for one, phase in zip(judged, lost, strict=True)
+            "regression" if verdict == "inconclusive" and phase else verdict
+            for verdict, phase in zip(judged, lost, strict=True)
         ]
     return [
-        before or (None if one == "inconclusive" else (one, number))
-        for before, one in zip(decided, judged, strict=True)
+        before or (None if verdict == "inconclusive" else (verdict, number))
+        for before, verdict in zip(decided, judged, strict=True)
     ]
 
 
-def measure(of: Judgement, loss: float, matrices: int, seed: int = 0, stalls: bool = False) -> Truth:
+def measure(judgement: Judgement, loss: float, matrices: int, seed: int = 0, stalls: bool = False) -> Truth:
     """Judge `matrices` matrices of CELLS cells. With `stalls` the loss is STALLS, of stalls in one step of ten."""
     random = np.random.default_rng(seed)
     loss = STALLS if stalls else loss
     decisions, covered, trials, power = [], [], [], []
-    last = of.interims[-1]
+    last = judgement.interims[-1]
     for number in range(matrices):
-        cells = _matrix(random, of, loss, number, stalls)
-        decided = settle(cells, of)
-        seen = [last.trials if one is None else of.interims[one[1]].trials for one in decided]
+        cells = _matrix(random, judgement, loss, number, stalls)
+        decided = settle(cells, judgement)
+        seen = [last.trials if decision is None else judgement.interims[decision[1]].trials for decision in decided]
         estimates = noise.pooled(
-            [of.method(current[:n], base[:n]) for (current, base), n in zip(cells, seen, strict=True)]
+            [judgement.method(current[:n], base[:n]) for (current, base), n in zip(cells, seen, strict=True)]
         )
-        decisions.append([one and one[0] for one in decided])
+        decisions.append([decision and decision[0] for decision in decided])
         covered += [estimate.ratio.interval().holds(1 - loss) for estimate in estimates]
         rule = last.rule.among(CELLS)
         power += [rule.power(e.with_more_trials(last.trials - n)) for e, n in zip(estimates, seen, strict=True)]
@@ -216,7 +217,7 @@ def measure(of: Judgement, loss: float, matrices: int, seed: int = 0, stalls: bo
     return Truth(
         loss=loss,
         regression=float(np.mean(judged == "regression")),
-        # What is surely faster is surely not slower.
+        # A cell that is surely faster is surely not slower.
         passed=float(np.mean((judged == "pass") | (judged == "improved"))),
         matrices_with_regression=float(np.mean(np.any(judged == "regression", axis=1))),
         coverage=float(np.mean(covered)),
@@ -225,9 +226,9 @@ def measure(of: Judgement, loss: float, matrices: int, seed: int = 0, stalls: bo
     )
 
 
-def _matrix(random: np.random.Generator, of: Judgement, loss: float, number: int, stalls: bool) -> list[Figures]:
-    """Figures of current and base of the cells of one matrix."""
-    trials, machine = of.interims[-1].trials, of.machine
+def _matrix(random: np.random.Generator, judgement: Judgement, loss: float, number: int, stalls: bool) -> list[Figures]:
+    """Return the figures (current, base) of the cells of one matrix."""
+    trials, machine = judgement.interims[-1].trials, judgement.machine
     cells = range(number * CELLS, (number + 1) * CELLS)
     base, current = (step_times_s(random, cells, trials, machine) for _ in range(2))
     rounds = np.exp(machine.drift_sd * random.standard_normal((CELLS, trials))) if machine.drift_sd else 1.0
@@ -245,9 +246,11 @@ WILD_EVERY, WILD_FACTOR = 10, 5.0
 
 @functools.cache
 def real_phases(run: str) -> tuple[tuple[str, ...], Array, Array]:
-    """Of a file of records: names of phases; their shares of the step, by cell; and how trials of a cell differ in
-    them, relative to their mean and over the standard deviation of the cell's trials in all, by trial. That has the
-    cells' common one beside its own: one of two degrees alone makes phases look less alike than they are."""
+    """Return the phases of a file of records: names, shares of the step by cell, and residuals by trial.
+
+    A residual is a phase's relative deviation from the cell's mean, divided by the standard deviation of the cell's
+    whole step. That deviation is shrunk towards the common one of all cells, because few trials alone would make
+    phases look less alike than they are."""
     cells: dict[str, list[list[float]]] = {}
     names: tuple[str, ...] = ()
     for record in store.read([RESULTS / run]).records:
@@ -255,12 +258,12 @@ def real_phases(run: str) -> tuple[tuple[str, ...], Array, Array]:
             names = tuple(phase.name for phase in record.measurement.phases)
             times_s = [statistics.median(phase.host_s) for phase in record.measurement.phases]
             cells.setdefault(record.cell.key, []).append(times_s)
-    kept = [trials for trials in map(np.array, cells.values()) if len(trials) > 1]
-    variances = np.array([(trials.sum(axis=1) / trials.sum(axis=1).mean()).var(ddof=1) for trials in kept])
-    degrees = np.array([len(trials) - 1 for trials in kept])
+    repeated = [trials for trials in map(np.array, cells.values()) if len(trials) > 1]
+    variances = np.array([(trials.sum(axis=1) / trials.sum(axis=1).mean()).var(ddof=1) for trials in repeated])
+    degrees = np.array([len(trials) - 1 for trials in repeated])
     moderated = (PRIOR_DEGREES * np.median(variances) + degrees * variances) / (PRIOR_DEGREES + degrees)
     shares, residuals = [], []
-    for trials, variance in zip(kept, moderated, strict=True):
+    for trials, variance in zip(repeated, moderated, strict=True):
         mean_s = trials.mean(axis=0)
         shares.append(mean_s / mean_s.sum())
         residuals += [*(np.sqrt(len(trials) / (len(trials) - 1) / variance) * (trials / mean_s - 1))]
@@ -271,27 +274,27 @@ PhaseChanges = Literal["nothing", "forward", "backward", "update", "all", "moved
 
 
 def phase_times_s(
-    random: np.random.Generator, trials: int, of: PhasedMachine, loss: float, what: PhaseChanges, place: str = ""
+    random: np.random.Generator, trials: int, machine: PhasedMachine, loss: float, change: PhaseChanges, place: str = ""
 ) -> Array:
-    """Seconds of phases of a matrix, shape (2 sides, cells, trials, phases); the first side is base's."""
-    names, shares, residuals = real_phases(of.run)
-    of_cell = shares[random.integers(len(shares), size=of.cells)]
-    sd = np.full(of.cells, of.trial_sd)
-    sd[::WILD_EVERY] *= of.wild
-    drawn = residuals[random.integers(len(residuals), size=(2, of.cells, trials))]
+    """Return the seconds of a matrix's phases, shape (2 sides, cells, trials, phases), base first."""
+    names, shares, residuals = real_phases(machine.run)
+    of_cell = shares[random.integers(len(shares), size=machine.cells)]
+    sd = np.full(machine.cells, machine.trial_sd)
+    sd[::WILD_EVERY] *= machine.wild
+    drawn = residuals[random.integers(len(residuals), size=(2, machine.cells, trials))]
     times = of_cell[None, :, None] * (1 + sd[None, :, None, None] * drawn)
     grown = loss / (1 - loss)
     big = of_cell > 0.08
-    for cell in range(of.cells):
+    for cell in range(machine.cells):
         slower = names.index(place) if place else int(random.choice(np.flatnonzero(big[cell])))
-        if what == "all":
+        if change == "all":
             times[1, cell] *= 1 + grown
-        elif what != "nothing":
+        elif change != "nothing":
             times[1, cell, :, slower] += grown
-        if what == "moved":
-            others = [n for n in np.flatnonzero(big[cell]) if n != slower]
-            times[1, cell, :, int(random.choice(others))] -= grown
-    rounds = np.exp(of.drift_sd * random.standard_normal((of.cells, trials)))
+        if change == "moved":
+            gaining = [n for n in np.flatnonzero(big[cell]) if n != slower]
+            times[1, cell, :, int(random.choice(gaining))] -= grown
+    rounds = np.exp(machine.drift_sd * random.standard_normal((machine.cells, trials)))
     return np.asarray(STEP_TIME_S * np.maximum(times, 1e-5) * rounds[None, :, :, None])
 
 
@@ -308,32 +311,32 @@ class PhasedMachine:
 
 
 def measure_phases(
-    of: Judgement, machine: PhasedMachine, what: PhaseChanges, matrices: int, loss: float = 0.05, seed: int = 0
+    judgement: Judgement, machine: PhasedMachine, change: PhaseChanges, matrices: int, loss: float = 0.05, seed: int = 0
 ) -> tuple[float, float, float, float]:
-    """The shares of cells that are called a regression by the whole alone as before there were phases, and with phases;
-    and of matrices with any, likewise."""
+    """Return the shares of cells called a regression by the whole step alone and with phases, then those of matrices
+    with any such cell."""
     random = np.random.default_rng(seed)
     names = real_phases(machine.run)[0]
     called = []
-    place = what if what in names else ""
+    place = change if change in names else ""
     for _ in range(matrices):
-        times_s = phase_times_s(random, of.interims[-1].trials, machine, loss, what, place)
+        times_s = phase_times_s(random, judgement.interims[-1].trials, machine, loss, change, place)
         rates = (1 / times_s.sum(axis=-1)).tolist()
         cells = [(current, base) for base, current in zip(*rates, strict=True)]
         by_phase = [[dict(zip(names, trials.T.tolist(), strict=True)) for trials in side] for side in times_s]
-        whole: list[Decided | None] = [None] * machine.cells
+        by_step: list[Decided | None] = [None] * machine.cells
         both: list[Decided | None] = [None] * machine.cells
-        for number in range(len(of.interims)):
-            whole = judge_look(cells, whole, number, of)
+        for number in range(len(judgement.interims)):
+            by_step = judge_look(cells, by_step, number, judgement)
             phases = []
             for cell, decided in enumerate(both):
-                n = of.interims[decided[1] if decided else number].trials
+                n = judgement.interims[decided[1] if decided else number].trials
                 base, current = ({k: v[:n] for k, v in side[cell].items()} for side in by_phase)
                 step_s = 1 / statistics.geometric_mean(cells[cell][1][:n])
-                by_round = of.method(cells[cell][0][:n], cells[cell][1][:n]).by_round
+                by_round = judgement.method(cells[cell][0][:n], cells[cell][1][:n]).by_round
                 phases.append(phase_tests.PhaseTrials(step_s, base, current, by_round))
-            both = judge_look(cells, both, number, of, phases)
-        called.append([[one is not None and one[0] == "regression" for one in by] for by in (whole, both)])
+            both = judge_look(cells, both, number, judgement, phases)
+        called.append([[d is not None and d[0] == "regression" for d in decisions] for decisions in (by_step, both)])
     judged = np.array(called)
     before, now = judged.mean(axis=(0, 2))
     any_before, any_now = judged.any(axis=2).mean(axis=0)
@@ -341,7 +344,7 @@ def measure_phases(
 
 
 def show_phases(matrices: int, seed: int, only: str, run: str, cells: int) -> None:
-    """Print how often a regression is called by the whole, and with phases beside it."""
+    """Print how often a regression is called by the whole step alone, and with phases."""
     machines = {
         "trials differ by 2.5%": PhasedMachine(0.025),
         "trials differ by 5%": PhasedMachine(0.05),
@@ -353,12 +356,14 @@ def show_phases(matrices: int, seed: int, only: str, run: str, cells: int) -> No
     print(f"{matrices} pairs of {cells} cells, phases of {run}, seed {seed}")
     print("cells called (whole, with phases), pairs with any (whole, with phases)")
     for machine, of_machine in machines.items():
-        for name, of in looks.items():
-            for what in get_args(PhaseChanges):
-                if only not in f"{machine}, {name}, {what}":
+        for name, judgement in looks.items():
+            for change in get_args(PhaseChanges):
+                if only not in f"{machine}, {name}, {change}":
                     continue
-                shares = measure_phases(of, replace(of_machine, run=run, cells=cells), what, matrices, seed=seed)
-                print(f"{machine}, {name}, {what}: " + "  ".join(f"{share:.2%}" for share in shares), flush=True)
+                shares = measure_phases(
+                    judgement, replace(of_machine, run=run, cells=cells), change, matrices, seed=seed
+                )
+                print(f"{machine}, {name}, {change}: " + "  ".join(f"{share:.2%}" for share in shares), flush=True)
 
 
 FIVE, EIGHT, GATE = (Interim(5, Rule()),), (Interim(8, Rule()),), verdict.interims()
@@ -400,16 +405,16 @@ def main() -> None:
     print(f"{arguments.matrices} matrices of {CELLS} cells, threshold {Rule().threshold:.0%}, seed {arguments.seed}")
     print(f"{len(real_trials())} real trials, {sum(map(len, real_trials()))} steps")
     heading = ("loss", "regression", "pass", "matrices with any", "95% interval holds", "power told", "trials a side")
-    for name, of in COMPARISONS.items():
+    for name, judgement in COMPARISONS.items():
         if arguments.only not in name:
             continue
         start = time.monotonic()
         print(f"\n{name}\n" + "  ".join(f"{word:>18}" for word in heading))
         for loss, stalls in (*((loss, False) for loss in LOSSES), (STALLS, True)):
-            truth = measure(of, loss, arguments.matrices, arguments.seed, stalls)
+            truth = measure(judgement, loss, arguments.matrices, arguments.seed, stalls)
             shares = (truth.regression, truth.passed, truth.matrices_with_regression, truth.coverage, truth.power)
-            named = f"stalls, {loss:.1%}" if stalls else f"{loss:.0%}"
-            cells = [named, *(f"{share:.2%}" for share in shares), f"{truth.trials:.2f}"]
+            label = f"stalls, {loss:.1%}" if stalls else f"{loss:.0%}"
+            cells = [label, *(f"{share:.2%}" for share in shares), f"{truth.trials:.2f}"]
             print("  ".join(f"{cell:>18}" for cell in cells), flush=True)
         print(f"({time.monotonic() - start:.0f} s)")
 

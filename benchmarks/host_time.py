@@ -144,10 +144,10 @@ def report_steps() -> None:
         accelerator.launches = 0
         step(session)
         medians = [statistics.median(column) for column in zip(*times[config], strict=True)]
-        whole = statistics.median(map(sum, times[config]))
+        step_s = statistics.median(map(sum, times[config]))
         goal = STEP_GOALS_S.get(config)
-        verdict = "" if goal is None else "ok" if whole <= goal else f"OVER {goal * 1e3:.0f} ms"
-        cells = " ".join(f"{seconds * 1e3:8.2f}" for seconds in [*medians, whole])
+        verdict = "" if goal is None else "ok" if step_s <= goal else f"OVER {goal * 1e3:.0f} ms"
+        cells = " ".join(f"{seconds * 1e3:8.2f}" for seconds in [*medians, step_s])
         print(f"{config:38} {accelerator.launches:8} {calls:6} {cells}  {verdict}".rstrip())
 
 

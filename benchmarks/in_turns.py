@@ -84,7 +84,7 @@ def stock_step(cell: Cell) -> Callable[[], Phases]:
 
 
 def child(name: str, image_size: int, batch_size: int, threads: int) -> None:
-    """Steps once for each line on standard input; answers with the seconds of its phases as a line of JSON."""
+    """Run a step for each line on standard input, and print the seconds of its phases as a line of JSON."""
     config = OURS[0] if name == STOCK else name
     cell = cell_of(config, image_size, batch_size, threads)
     step = stock_step(cell) if name == STOCK else our_step(cell)
@@ -93,7 +93,7 @@ def child(name: str, image_size: int, batch_size: int, threads: int) -> None:
 
 
 def command(name: str, image_size: int, batch_size: int, threads: int) -> list[str]:
-    """Of a process that answers as `child` does."""
+    """Return the command of a process that answers like `child`."""
     if name.startswith(floor.PREFIX):
         return floor.command(name, image_size, batch_size)
     shape = f"{image_size}x{batch_size}"
@@ -122,7 +122,9 @@ def children(
         process.stdin.write("step\n")
         process.stdin.flush()
         answer = json.loads(process.stdout.readline())
-        return {phase: sum(taken.values()) if isinstance(taken, dict) else taken for phase, taken in answer.items()}
+        return {
+            phase: sum(seconds.values()) if isinstance(seconds, dict) else seconds for phase, seconds in answer.items()
+        }
 
     try:
         yield {name: lambda process=process: step(process) for name, process in processes.items()}  # type: ignore[misc]
@@ -147,7 +149,7 @@ def compare(
     names: list[str], image_size: int, batch_size: int, threads: int, rounds: int, steps: int, busy: bool
 ) -> None:
     answers: dict[str, list[list[Phases]]] = {name: [] for name in names}
-    beside: dict[str, list[float]] = {name: [] for name in names}
+    busy_medians: dict[str, list[float]] = {name: [] for name in names}
     with children(names, image_size, batch_size, threads) as step:
         for name in names:
             for _ in range(3):
@@ -157,28 +159,28 @@ def compare(
                 answers[name].append([step[name]() for _ in range(steps)][1:])
             with busy_process() if busy else contextlib.nullcontext():
                 for name in names if busy else ():
-                    beside[name].append(median_step([step[name]() for _ in range(steps)][1:]))
+                    busy_medians[name].append(median_step([step[name]() for _ in range(steps)][1:]))
     medians = {name: [median_step(of_round) for of_round in answers[name]] for name in names}
     print(
         f"{image_size}x{image_size} pixels, batch {batch_size}, {threads} threads, {rounds} rounds of {steps - 1} steps"
     )
     for name in names:
-        every = [phases for of_round in answers[name] for phases in of_round]
-        print(f"  {name:44} {batch_size / median_step(every):7.2f} images/s", end="")
-        for phase in every[0]:
-            print(f" {phase} {1e3 * statistics.median(phases[phase] for phases in every):.1f}", end="")
+        all_phases = [phases for of_round in answers[name] for phases in of_round]
+        print(f"  {name:44} {batch_size / median_step(all_phases):7.2f} images/s", end="")
+        for phase in all_phases[0]:
+            print(f" {phase} {1e3 * statistics.median(phases[phase] for phases in all_phases):.1f}", end="")
         for base in names[: max(1, names.index(name))]:
             ratio = rounds_of.estimate(medians[base], medians[name]).ratio.interval()
             print(f"   {ratio.value:5.2f} [{ratio.low:.2f}, {ratio.high:.2f}] x {base}", end="")
         if busy:
-            growth = rounds_of.estimate(beside[name], medians[name]).ratio.interval()
+            growth = rounds_of.estimate(busy_medians[name], medians[name]).ratio.interval()
             print(f"   step x {growth.value:.2f} [{growth.low:.2f}, {growth.high:.2f}] beside a busy process", end="")
         print()
 
 
-def median_step(every: list[Phases]) -> float:
+def median_step(steps: list[Phases]) -> float:
     """Seconds of the median step."""
-    return statistics.median(sum(phases.values()) for phases in every)
+    return statistics.median(sum(phases.values()) for phases in steps)
 
 
 def main() -> None:

@@ -1,5 +1,6 @@
-"""What the measuring loop adds to a step: a session whose phases do nothing, timed by the loop's own clock; and of
-that, what the NVTX ranges cost with no tool attached.
+"""Measure the overhead of the measuring loop per step, and the share of NVTX ranges with no tool attached.
+
+The session's phases do nothing, and the loop's own clock times them.
 
     uv run python benchmarks/loop_overhead.py [SHORTEST_STEP_MS]
 

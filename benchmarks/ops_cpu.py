@@ -120,10 +120,10 @@ def main() -> None:
     parser.add_argument("--dtype", choices=["float32", "float16"], default="float32")
     args = parser.parse_args()
     threads = machine.usable_cpus()
-    there = kind_of("cpu").open("cpu", CudnnSettings(), threads)
+    site = kind_of("cpu").open("cpu", CudnnSettings(), threads)
     print(f"batch size {args.batch_size}, images {args.image_size}^2, ours in {args.dtype}, {threads} threads")
     print(f"{'forward + backward, ms':28} {'stock':>8} {'NCHW':>8} {'':6} {'NHWC':>8}")
-    with there.scope():
+    with site.scope():
         measure(args)
 
 

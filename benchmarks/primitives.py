@@ -29,7 +29,7 @@ WARM_UP = 4
 
 
 class Noting(OneDnnAccelerator):
-    """Notes the launches that are made while `noted` is a list."""
+    """An accelerator that records its launches while `noted` is a list."""
 
     noted: list[tuple[Work, tuple[Array, ...]]] | None = None
 
@@ -40,14 +40,14 @@ class Noting(OneDnnAccelerator):
 
 
 class OpenMpEngine(Engine):
-    """One slice, on all threads of OpenMP."""
+    """An engine with a single slice, on all threads of OpenMP."""
 
     def slices(self, extent: int) -> int:
         return 1
 
 
 class OpenMp(OneDnnAccelerator):
-    """Primitives for all threads."""
+    """An accelerator whose primitives each run on all threads."""
 
     def __init__(self, threads: int) -> None:
         super().__init__(threads)
@@ -59,7 +59,7 @@ class OpenMp(OneDnnAccelerator):
 
 
 class Step:
-    """A session's step and, of a dynamic graph, the launches in it."""
+    """A session's step, and the launches in it for a dynamic graph."""
 
     def __init__(self, config: str, image_size: int, batch_size: int, threads: int) -> None:
         self.accelerator = Noting(threads)
@@ -73,7 +73,7 @@ class Step:
             phase.run()
 
     def launches(self) -> list[tuple[Work, tuple[Array, ...]]]:
-        """Of one step, in order; the arrays stay alive with it."""
+        """Return the launches of one step in order, with their arrays, which stay alive."""
         noted: list[tuple[Work, tuple[Array, ...]]] = []
         self.accelerator.noted = noted
         self.run()
@@ -90,14 +90,14 @@ def loop(prepared: list[Callable[[], None]]) -> Callable[[], None]:
 
 
 def in_turns(runs: dict[str, Callable[[], None]], rounds: int) -> dict[str, float]:
-    """Median seconds of each."""
+    """Run the functions in turns; return the median seconds of each."""
     times: dict[str, list[float]] = {name: [] for name in runs}
     for _ in range(rounds):
         for name, run in runs.items():
             start = time.perf_counter()
             run()
             times[name].append(time.perf_counter() - start)
-    return {name: statistics.median(taken) for name, taken in times.items()}
+    return {name: statistics.median(seconds) for name, seconds in times.items()}
 
 
 def report(image_size: int, batch_size: int, threads: int, rounds: int) -> None:
@@ -116,11 +116,11 @@ def report(image_size: int, batch_size: int, threads: int, rounds: int) -> None:
             busy = in_turns({name: runs[name] for name in runs if name != "bare loop"}, max(3, rounds // 3))
         parts = [f"step {1e3 * quiet['step']:.1f} ms ({batch_size / quiet['step']:.1f} images/s)"]
         parts += [
-            f"{name} {1e3 * taken:.1f} ms ({taken / quiet['step']:.0%} of the step)"
-            for name, taken in quiet.items()
+            f"{name} {1e3 * seconds:.1f} ms ({seconds / quiet['step']:.0%} of the step)"
+            for name, seconds in quiet.items()
             if name != "step"
         ]
-        parts += [f"{name} beside a busy process x {taken / quiet[name]:.1f}" for name, taken in busy.items()]
+        parts += [f"{name} beside a busy process x {growth / quiet[name]:.1f}" for name, growth in busy.items()]
         print(f"{image_size}x{image_size}, batch {batch_size}, {config}: " + ", ".join(parts), flush=True)
         step.session.close()
 

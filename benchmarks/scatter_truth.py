@@ -1,4 +1,4 @@
-"""Whether the factors within a run cover the truth: runs simulated with a known level of each cell.
+"""Check whether the factors within a run cover the truth, on simulated runs whose true levels are known.
 
     uv run python benchmarks/scatter_truth.py --runs 2000
     uv run python benchmarks/scatter_truth.py --records results/*/cpu-*.jsonl
@@ -51,27 +51,27 @@ MACHINES = {
 
 
 def run(machine: Machine, draw: random.Random, trials: list[int]) -> tuple[list[scatter.Trials], list[float]]:
-    """The cells' trials, and their standard deviations; all levels are 0."""
+    """Return the cells' simulated trials and their standard deviations; all levels are 0."""
     sigmas = [machine.sigma(draw) for _ in trials]
     cells: list[list[tuple[int, float]]] = [[] for _ in trials]
     level = draw.gauss(0, machine.drift)
-    for at in range(max(trials)):
+    for trial in range(max(trials)):
         for cell, n in enumerate(trials):
-            if at < n:
+            if trial < n:
                 level = machine.lag * level + (1 - machine.lag**2) ** 0.5 * draw.gauss(0, machine.drift)
-                cells[cell].append((at, level + draw.gauss(0, sigmas[cell])))
+                cells[cell].append((trial, level + draw.gauss(0, sigmas[cell])))
     return [*cells], sigmas
 
 
 def cut(records: list[Record], draw: random.Random) -> list[Record]:
-    """Without all trials but the first of half of the cells."""
+    """Return the records without later trials of half of the cells."""
     cells = list(dict.fromkeys(record.cell for record in records))
     short = {*draw.sample(cells, len(cells) // 2)}
     return [record for record in records if record.cell not in short or record.trial == 0]
 
 
 def factors(records: list[Record]) -> dict[tuple[Cell, Cell], Interval]:
-    """Of any two cells of a batch size."""
+    """Return the factor between any two cells of the same batch size."""
     groups = [(summary.cell, summary.throughput) for summary in summarise(records)]
     return {
         (a, b): welch.log_ratio(first, second).interval()
@@ -85,13 +85,17 @@ def of_records(paths: list[Path], seed: int) -> None:
     print(f"{'run':40} {'factors':>8} {'holds':>7} {'apart':>6} {'against':>8} {'decided, cut':>13} {'whole':>6}")
     for path in paths:
         records = [record for record in store.read([path]).records if record.status == "ok"]
-        whole, short = factors(records), factors(cut(records, random.Random(seed)))
-        pairs = [(of, whole[cells]) for cells, of in short.items()]
-        holds = sum(of.holds(all_.value) for of, all_ in pairs) / len(pairs)
-        apart = sum(of.low > all_.high or of.high < all_.low for of, all_ in pairs)
-        against = sum((of.low > 1 and all_.high < 1) or (of.high < 1 and all_.low > 1) for of, all_ in pairs)
-        decided = [sum(not of.holds(1.0) for of in side) / len(pairs) for side in zip(*pairs, strict=True)]
-        print(f"{path.stem:40} {len(pairs):8} {holds:7.1%} {apart:6} {against:8} {decided[0]:13.1%} {decided[1]:6.1%}")
+        full, short = factors(records), factors(cut(records, random.Random(seed)))
+        pairs = [(interval, full[cells]) for cells, interval in short.items()]
+        holds = sum(interval.holds(all_.value) for interval, all_ in pairs) / len(pairs)
+        disjoint = sum(interval.low > all_.high or interval.high < all_.low for interval, all_ in pairs)
+        against = sum(
+            (interval.low > 1 and all_.high < 1) or (interval.high < 1 and all_.low > 1) for interval, all_ in pairs
+        )
+        decided = [sum(not interval.holds(1.0) for interval in side) / len(pairs) for side in zip(*pairs, strict=True)]
+        print(
+            f"{path.stem:40} {len(pairs):8} {holds:7.1%} {disjoint:6} {against:8} {decided[0]:13.1%} {decided[1]:6.1%}"
+        )
 
 
 def main() -> None:
@@ -100,29 +104,29 @@ def main() -> None:
     options.add_argument("--runs", type=int, default=2000)
     options.add_argument("--seed", type=int, default=0)
     options.add_argument("--records", type=Path, nargs="+", help="real runs in place of simulated ones")
-    given = options.parse_args()
-    if given.records:
-        of_records(given.records, given.seed)
+    chosen = options.parse_args()
+    if chosen.records:
+        of_records(chosen.records, chosen.seed)
         return
     print(f"{'machine':32} {'trials':>12} {'covered':>8} {'of wild':>8} {'called':>7} {'half-width':>10} {'seen':>6}")
     for name, machine in MACHINES.items():
         for trials in ([3, *[2] * 10, *[1] * 9], [3] * CELLS, [2, *[1] * 19], [2] * 10 + [1] * 10):
-            draw = random.Random(given.seed)
+            draw = random.Random(chosen.seed)
             covered, wild, seen, widths = [], [], [], []
-            for _ in range(given.runs):
+            for _ in range(chosen.runs):
                 cells, sigmas = run(machine, draw, trials)
-                of = scatter.scatter(cells)
-                assert of is not None
-                base, *others = (of.group(cell) for cell in cells)
+                fitted = scatter.scatter(cells)
+                assert fitted is not None
+                base, *groups = (fitted.group(cell) for cell in cells)
                 loudest = sorted(sigmas[1:])[-2]
-                for group, sigma in zip(others, sigmas[1:], strict=True):
+                for group, sigma in zip(groups, sigmas[1:], strict=True):
                     of_ratio = welch.log_ratio(group, base).interval()
                     covered.append(of_ratio.holds(1.0))
                     seen.append(of_ratio.low * 1.77 > 1.0)
                     widths.append(of_ratio.high - of_ratio.low)
                     if sigma >= loudest:
                         wild.append(of_ratio.holds(1.0))
-            shares = [sum(found) / len(found) for found in (covered, wild, seen)]
+            shares = [sum(values) / len(values) for values in (covered, wild, seen)]
             width = sorted(widths)[len(widths) // 2] / 2
             counts = "".join(map(str, trials[:2])) + ".." + str(trials[-1])
             print(

@@ -28,7 +28,7 @@ NETWORKS, BATCH_SIZES, SIZES = ("resnet18", "resnet50", "vgg16", "googlenet"), (
 
 
 def ask(*words: str) -> tuple[dict[str, Any], float]:
-    """What a command says as JSON, and how long it takes."""
+    """Run a command; return its JSON output and its duration in seconds."""
     begin = time.perf_counter()
     done = subprocess.run([sys.executable, "-m", "tcbench", *words, "--json", "-q"], capture_output=True, text=True)
     if done.returncode:
@@ -43,7 +43,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--trials", type=int, default=2)
     chosen = parser.parse_args()
-    every = list(itertools.product(NETWORKS, SIZES, BATCH_SIZES, CONFIGS))
+    candidates = list(itertools.product(NETWORKS, SIZES, BATCH_SIZES, CONFIGS))
     ratios: list[float] = []
     again: list[float] = []
     with tempfile.TemporaryDirectory() as folder:
@@ -51,7 +51,7 @@ def main() -> None:
         scenario = Path(folder) / "cpu.toml"
         scenario.write_text(CPU.read_text("utf-8").replace("learning_rate = 0.01", "learning_rate = 1e-5"), "utf-8")
         print("predicted over measured  predicted  measured  again images/s  seconds to predict  cell", flush=True)
-        for model, size, batch_size, config in random.Random(chosen.seed).sample(every, chosen.cells):
+        for model, size, batch_size, config in random.Random(chosen.seed).sample(candidates, chosen.cells):
             cell = [
                 f"{scenario}",
                 "--model",
@@ -73,8 +73,8 @@ def main() -> None:
             rates = f"{expected:9.2f} {measured:9.2f} {once_more:9.2f}"
             print(f"{ratios[-1]:.3f} {rates} {seconds:5.1f}  {name}", flush=True)
     print(f"{len(ratios)} cells, seed {chosen.seed}: predicted over measured {statistics.median(ratios):.3f} (median);")
-    for name, of in (("error", ratios), ("of the same cell run again: difference", again)):
-        errors = sorted(abs(ratio - 1) for ratio in of)
+    for name, values in (("error", ratios), ("of the same cell run again: difference", again)):
+        errors = sorted(abs(ratio - 1) for ratio in values)
         ninth = errors[max(0, -(-9 * len(errors) // 10) - 1)]
         middle, most = statistics.median(errors), errors[-1]
         print(f"{name} {middle:.1%} (median), nine of ten within {ninth:.1%}, worst {most:.1%}")

@@ -18,9 +18,9 @@ from tcbench.hardware import gpus
 from tcbench.run import demand, plan, scenario
 
 
-def tuned(asked: tuple[str, str, int, float]) -> str:
+def tuned(request: tuple[str, str, int, float]) -> str:
     """One row of the table."""
-    config, name, batch_size, budget_s = asked
+    config, name, batch_size, budget_s = request
     gpu = gpus.load(name)
     device = Device("cuda:0", gpu.device_name, gpu.memory_bytes, divmod(gpu.sm, 10))
     chosen = plan.Selection(configs=(config,), batch_sizes=(batch_size,))
@@ -51,10 +51,10 @@ def main() -> None:
     options.add_argument("--gpu", default="H100")
     options.add_argument("--bs", type=int, default=64)
     options.add_argument("--budget", type=float, default=60.0)
-    given = options.parse_args()
+    chosen = options.parse_args()
     print(f"{'config':40} {'works':>6} {'offered':>8} {'timed':>6} {'wall, s':>8} {'processor, s':>13}")
     with multiprocessing.get_context("spawn").Pool(1, maxtasksperchild=1) as pool:
-        rows = [(config, given.gpu, given.bs, given.budget) for config in given.configs]
+        rows = [(config, chosen.gpu, chosen.bs, chosen.budget) for config in chosen.configs]
         for row in pool.imap(tuned, rows, chunksize=1):
             print(row, flush=True)
 

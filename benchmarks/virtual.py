@@ -45,8 +45,10 @@ PRODUCTS = "https://developer.nvidia.com/deep-learning-performance-training-infe
 
 @dataclass(frozen=True)
 class Published:
-    """A training rate of one GPU. `stands`: why this config stands for it. `out`: what its source shows of a device
-    that waited, for which it does not count. `why`: what may explain a miss."""
+    """A published training rate of one GPU.
+
+    `stands` says why the config corresponds to it, and `why` what may explain a miss. `out` is the evidence that the
+    device waited; such a rate does not count."""
 
     says: str
     images_per_s: float
@@ -113,7 +115,7 @@ PUBLISHED = (
 
 
 def cell(published: Published) -> Cell:
-    """The cell whose step is compared, on the virtual card."""
+    """Return the cell that corresponds to a published rate, on the virtual card."""
     chosen = scenario.load("beyond")
     selection = plan.Selection(
         batch_sizes=(published.batch_size,), configs=(published.config,), input=Input(kind="synthetic")
@@ -124,14 +126,14 @@ def cell(published: Published) -> Cell:
 
 
 def device_images_per_s(cells: Iterable[tuple[Published, Cell]]) -> dict[Published, float]:
-    """Batch size over the time that the device is busy with a step."""
-    return {published: published.batch_size / sum(device_s(published, asked).values()) for published, asked in cells}
+    """Return the images per second of a device that never waits, for each published rate."""
+    return {published: published.batch_size / sum(device_s(published, cell_).values()) for published, cell_ in cells}
 
 
-def device_s(published: Published, asked: Cell) -> Counter[str]:
-    """The seconds of a step that the device is busy, by the name of the work."""
+def device_s(published: Published, requested: Cell) -> Counter[str]:
+    """Return the device's busy seconds in a step, by name of the work."""
     gpu = gpus.load(published.card)
-    demand = trace_all([asked], gpu.properties(), fresh=False, processes=1, progress=lambda *_: None)[asked]
+    demand = trace_all([requested], gpu.properties(), fresh=False, processes=1, progress=lambda *_: None)[requested]
     if not isinstance(demand, Demand):
         sys.exit(f"{published.says}: {demand}")
     seconds = Counter[str]()
@@ -140,9 +142,9 @@ def device_s(published: Published, asked: Cell) -> Counter[str]:
     return seconds
 
 
-def run_images_per_s(asked: Cell) -> float:
-    """Whole steps in real time, one behind the other: by the median of what lies between their ends on the device."""
-    session = backend("chainer").open_session(asked)
+def run_images_per_s(requested: Cell) -> float:
+    """Run whole steps in real time; return images per second by the median time between their ends."""
+    session = backend("chainer").open_session(requested)
     try:
         for _ in range(SETTLING_STEPS):
             step(session)
@@ -150,7 +152,7 @@ def run_images_per_s(asked: Cell) -> float:
         for _ in range(STEPS):
             step(session)
             session.clock.mark()
-        return asked.batch_size / statistics.median(session.clock.read())
+        return requested.batch_size / statistics.median(session.clock.read())
     finally:
         session.close()
 
@@ -165,14 +167,14 @@ def main() -> None:
     parser.add_argument("--run", action="store_true", help="run whole steps under this host as well")
     parser.add_argument("--kernels", type=Path, metavar="RESULTS", help="only the kernels that these records timed")
     parser.add_argument("--card", default="H200", help="the card of those records")
-    asked = parser.parse_args()
-    if asked.kernels:
-        compare_kernels(asked.kernels, gpus.load(asked.card))
+    options = parser.parse_args()
+    if options.kernels:
+        compare_kernels(options.kernels, gpus.load(options.card))
         return
-    run = asked.run
+    run = options.run
     cells = {published: cell(published) for published in PUBLISHED}
     device_alone = device_images_per_s(cells.items())
-    ran = {published: run_images_per_s(asked) for published, asked in cells.items()} if run else {}
+    ran = {published: run_images_per_s(requested) for published, requested in cells.items()} if run else {}
     cards = dict.fromkeys(published.card for published in PUBLISHED)
     print(", ".join(f"{card}: {attained(gpus.load(card)).name}" for card in cards) + "\n")
     ran_title, ran_rule = (" run here |", " ---: |") if run else ("", "")
@@ -194,15 +196,17 @@ def main() -> None:
             print(f"{published.card}, {published.says}: {published.out or published.why}.")
     mlperf = next(published for published in PUBLISHED if published.why == _FUSES_BOTH_WAYS)
     seconds = device_s(mlperf, cells[mlperf])
-    apart = sum(s for name, s in seconds.items() if name.startswith("batch_norm") or name in ("relu_backward", "add"))
-    share = apart / sum(seconds.values())
+    separate_s = sum(
+        s for name, s in seconds.items() if name.startswith("batch_norm") or name in ("relu_backward", "add")
+    )
+    share = separate_s / sum(seconds.values())
     print(
         f"Passes of their own for normalisation, ReLU's gradient and addition: {share:.0%} of MLPerf's step on an H100."
     )
 
 
 def compare_kernels(results: Path, card: gpus.GpuFile) -> None:
-    """Per kind, dtype and layout: how far the model is from the time of each plan that was chosen."""
+    """Print how far the model is from the measured times of the chosen plans, by kind, dtype and layout."""
     kinds: dict[tuple[str, str, str], dict[str, float]] = {}
     for record in store.read(sorted(results.glob("*.jsonl"))).records:
         if record.measurement is None or record.cell.backend != "chainer":
@@ -220,8 +224,8 @@ def compare_kernels(results: Path, card: gpus.GpuFile) -> None:
         mean_off = statistics.mean(abs(ratio - 1) for ratio in ratios.values())
         middle = statistics.median(ratios.values())
         print(f"| `{name}` | {dtype}, {layout} | {len(ratios)} | {middle:.2f} | {mean_off:.0%} |")
-    every = [ratio for ratios in kinds.values() for ratio in ratios.values()]
-    print(f"\n{len(every)} kernels are off by {statistics.mean(abs(ratio - 1) for ratio in every):.0%} on average.")
+    offs = [abs(ratio - 1) for ratios in kinds.values() for ratio in ratios.values()]
+    print(f"\n{len(offs)} kernels are off by {statistics.mean(offs):.0%} on average.")
 
 
 def off(published: Published, rate: float) -> float:

@@ -31,8 +31,8 @@ ROUNDS = 60
 MOST_PER_STEP = 0.05
 
 
-class Asked:
-    """A listener that keeps what is asked of a stream."""
+class TaskListener:
+    """A listener that keeps the tasks of a stream."""
 
     def __init__(self) -> None:
         self.tasks: list[Task] = []
@@ -66,7 +66,7 @@ def report_launches() -> None:
 
 
 def cpu_s(session: Session, accelerator: Accelerator) -> float:
-    """Of one step. Two sessions are open, so that each step says which accelerator is its own."""
+    """Return the CPU seconds of one step. Two sessions are open, so each step selects its accelerator."""
     with use(accelerator):
         begin = time.thread_time_ns()
         step(session)
@@ -91,11 +91,11 @@ def report_steps() -> None:
 
 def modelled_ns(session: Session, accelerator: VirtualAccelerator) -> int:
     """The driver's modelled time in one step."""
-    accelerator.stream.listener = asked = Asked()
+    accelerator.stream.listener = listener = TaskListener()
     with use(accelerator):
         step(session)
     accelerator.stream.listener = None
-    return sum(task.driver_ns for task in asked.tasks)
+    return sum(task.driver_ns for task in listener.tasks)
 
 
 def main() -> None:
