@@ -191,7 +191,7 @@ def next_rung(gains: Iterable[Gain], dominant: PhaseCost | None = None) -> Gain 
     Otherwise the first on the ladder, preferring those that shorten the `dominant` phase.
     """
     helpful = [gain for gain in gains if gain.helps]
-    if fastest := fastest_of_smallest(helpful):
+    if fastest := best_measured(helpful):
         return fastest
     expected = [(gain.expected.value, gain) for gain in helpful if gain.expected is not None]
     if expected:
@@ -200,7 +200,7 @@ def next_rung(gains: Iterable[Gain], dominant: PhaseCost | None = None) -> Gain 
     return next(iter(on_phase or helpful), None)
 
 
-def fastest_of_smallest(gains: Iterable[Gain]) -> Gain | None:
+def best_measured(gains: Iterable[Gain]) -> Gain | None:
     """Return the fastest of the measured gains that add the fewest rungs, or None if none was measured."""
     measured = [(len(gain.added), -gain.ratio.value, gain) for gain in gains if gain.ratio is not None]
     return min(measured, key=lambda gain: gain[:2], default=(0, 0.0, None))[2]

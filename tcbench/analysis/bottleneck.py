@@ -281,7 +281,7 @@ def explain_timeline(timeline: Timeline) -> Bottleneck:
     overlapped = bool(io_threads)
     input_work = io_threads or in_phase.get(INPUT, [])
     other_work = intervals.union([*busy, *(_without_input(in_phase) if overlapped else ())])
-    input_work_s = intervals.length(input_work)
+    input_work_s, overlap_s = map(intervals.length, (input_work, intervals.intersection(input_work, other_work)))
     timed_s = measured.counted_times_s if measured else ()
     return Bottleneck(
         label=timeline.label,
@@ -298,9 +298,7 @@ def explain_timeline(timeline: Timeline) -> Bottleneck:
             network_s=network_s,
         ),
         phases=phases,
-        io_overlap=intervals.length(intervals.intersection(input_work, other_work)) / input_work_s
-        if input_work_s
-        else None,
+        io_overlap=overlap_s / input_work_s if input_work_s else None,
         waits_for_input_s=host_io_s if overlapped else 0.0,
         waits_for_gpu_s=intervals.length(waiting) / n if on_device else None,
         device=_activity(on_device, busy, in_phase, waiting, extent, n) if on_device else None,

@@ -158,7 +158,7 @@ def _stack_words(stack: Values, stacks: Sequence[Values], differing: Iterable[tu
 
 
 def distance(first: Cell, second: Cell) -> int:
-    """Return the number of facts in which two cells differ. The names by which cells are paired do not count."""
+    """Return the number of facts in which two cells differ, not counting those by which cells are paired."""
     facts, other_facts = _cell_facts(first), _cell_facts(second)
     return sum(facts.get(key) != other_facts.get(key) for key in facts.keys() | other_facts.keys())
 
@@ -190,6 +190,7 @@ def values(records: Iterable[Record]) -> Values:
 
 @functools.lru_cache(4096)
 def _cell_facts(cell: Cell) -> FactValues:
+    """Return the facts of a cell that matter for comparability, without those by which cells are paired."""
     facts: dict[tuple[str, str], str] = {}
     for name, value in cell_settings(cell).items():
         if name == "device":
@@ -200,8 +201,10 @@ def _cell_facts(cell: Cell) -> FactValues:
 
 
 def _environment_facts(environment: Environment) -> FactValues:
-    simulated = environment.simulated
-    facts: dict[tuple[str, str], str] = {
+    """Return the facts of the machine and its software."""
+    simulated, ranks, gpu, quota = environment.simulated, environment.ranks, environment.gpu, environment.cpu_quota
+    variables = environment.variables
+    facts: dict[tuple[str, str], str | None] = {
         ("simulated", "device"): "measured" if simulated is None else "simulated",
         ("gpu", "device name"): environment.device_name,
         ("host", "cpu"): environment.cpu,
@@ -212,37 +215,34 @@ def _environment_facts(environment: Environment) -> FactValues:
         ("os", "kernel"): environment.kernel,
         ("python", "python"): environment.python,
         ("libraries", "blas"): environment.blas,
+        ("host", "processor"): environment.processor or None,
+        ("host", "CPU quota"): None if quota is None else f"{quota:.2f} CPUs" if quota else "none",
+        **{("libraries", name): version for name, version in environment.packages.items()},
+        ("accelerator", "computed by"): environment.accelerator,
     }
-    if environment.processor:
-        facts["host", "processor"] = environment.processor
-    if environment.cpu_quota is not None:
-        facts["host", "CPU quota"] = f"{environment.cpu_quota:.2f} CPUs" if environment.cpu_quota else "none"
-    facts |= {("libraries", name): version for name, version in environment.packages.items()}
-    if environment.accelerator is not None:
-        facts["accelerator", "computed by"] = environment.accelerator
-    if environment.variables is not None:
-        assignments = (f"{name}={value}" for name, value in sorted(environment.variables.items()))
+    if variables is not None:
+        assignments = (f"{name}={text}" for name, text in sorted(variables.items()))
         facts["variables", "variables"] = " ".join(assignments) or "none"
-    if environment.ranks is not None:
-        facts["ranks", "engine"] = environment.ranks.engine
-        facts["ranks", "hosts"] = str(len(environment.ranks.hosts))
-        facts["ranks", "binding"] = environment.ranks.binding
+    if ranks is not None:
+        facts["ranks", "engine"] = ranks.engine
+        facts["ranks", "hosts"] = str(len(ranks.hosts))
+        facts["ranks", "binding"] = ranks.binding
     if simulated is not None:
         facts["simulated", "host speed"] = f"{simulated.host_speed:g}"
         facts["simulated", "attained fractions"] = simulated.attained
-    if environment.gpu is not None:
-        gpu = environment.gpu
+    if gpu is not None:
         facts["gpu", "multiprocessors"] = str(gpu.multiprocessors)
         facts["gpu", "memory of the GPU"] = f"{gpu.memory_bytes / 2**30:.0f} GiB"
-        if gpu.driver is not None:
-            facts["driver", "driver"] = gpu.driver
-    return facts
+        facts["driver", "driver"] = gpu.driver
+    return {key: text for key, text in facts.items() if text is not None}
 
 
 def _gpu_state_facts(state: GpuState) -> FactValues:
+    """Return the facts of a GPU's clocks and modes."""
     names = ("power_limit_w", "sm_clock_set_mhz", "memory_clock_set_mhz", "ecc", "mig")
     return {("clocks", name): str(value) for name in names if (value := getattr(state, name)) is not None}
 
 
 def _joined(values: Iterable[str]) -> str:
+    """Return values joined by commas, or `none`."""
     return ", ".join(values) or "none"

@@ -26,7 +26,7 @@ Verdict = Literal["regression", "pass", "improved", "inconclusive", "missing", "
 VERDICTS: tuple[Verdict, ...] = (
     *("regression", "missing", "changed status", "inconclusive", "improved", "pass", "new", "not measured"),
 )
-"""All verdicts, those that need attention first."""
+"""All verdicts, ordered by how much attention they need."""
 
 ClockName = Literal["host", "device"]
 """The clock by which the phases of a step were measured."""
@@ -140,7 +140,7 @@ class Trials:
 
     @functools.cached_property
     def facts(self) -> comparability.Values:
-        """The facts of the trials by which comparability is judged."""
+        """The facts of the trials, for comparability."""
         return comparability.values(self.records)
 
     @functools.cached_property
@@ -415,6 +415,7 @@ def compare(
         [Trials(records, machine) for (machine, _), records in group_by_cell(side).items()] for side in (base, current)
     )
     pairs = _pairs(bases, currents)
+    both = [(before, after) for before, after in pairs if before is not None and after is not None]
     chosen = [METRICS[name] for name in metrics]
     drafts = [_draft(before, after, metric, in_turns) for before, after in pairs for metric in chosen]
     cell_rule = rule.among(sum(draft.estimate is not None for draft in drafts))
@@ -426,10 +427,10 @@ def compare(
         cells=cells,
         means=tuple(Mean(m, welch.geometric_mean(ratios[m]).interval(), len(ratios[m])) for m in chosen if m in ratios),
         rule=rule,
-        paired=sum(before is not None and after is not None for before, after in pairs),
+        paired=len(both),
         notes=(
-            *(*_ran_other_kernels(pairs), *_mixed("base", bases), *_mixed("current", currents)),
-            *(*_versions(bases, currents), *_tuned(pairs), *(() if in_turns else _drifting(pairs))),
+            *(*_ran_other_kernels(both), *_mixed("base", bases), *_mixed("current", currents)),
+            *(*_versions(bases, currents), *_tuned(both), *(() if in_turns else _drifting(both))),
         ),
         power=power([cell for cell in cells if cell.metric is chosen[0]], cell_rule),
         phase_power=phase_tests.power(phases, phase_verdicts, cell_rule),
@@ -498,7 +499,7 @@ def _draft(before: Trials | None, after: Trials | None, metric: Metric, in_turns
 
 
 def _by_status(pair: CellComparison, base: Side, current: Side) -> CellComparison:
-    """Return the verdict on a pair of which a side has no successful trial."""
+    """Return the verdict on a pair in which one or both sides have no successful trial."""
     if base.status == current.status:
         return replace(pair, why=f"{base.status} on both sides: {current.reason}")
     reason = current.reason or f"base: {base.reason}"  # at most one of the two is ok
@@ -665,23 +666,22 @@ def _versions(*sides: Sequence[Trials]) -> tuple[str, ...]:
     )
 
 
-def _tuned(pairs: Sequence[_Pair]) -> tuple[str, ...]:
+def _tuned(pairs: Sequence[tuple[Trials, Trials]]) -> tuple[str, ...]:
     """Return a note if cuDNN's plans were tuned differently on both sides, with the first such cell as an example."""
-    both = [(base, current) for base, current in pairs if base and current and base.tuning and current.tuning]
-    differing = [(base, current) for base, current in both if base.tuning.keys() != current.tuning.keys()]
+    tuned = [(base, current) for base, current in pairs if base.tuning and current.tuning]
+    differing = [(base, current) for base, current in tuned if base.tuning.keys() != current.tuning.keys()]
     return tuple(
-        f"cuDNN's plans were tuned differently in {len(differing)} of {len(both)} cells: {base.cell.label}: "
+        f"cuDNN's plans were tuned differently in {len(differing)} of {len(tuned)} cells: {base.cell.label}: "
         f"{' or '.join(base.tuning)} -> {' or '.join(current.tuning)}"
         for base, current in differing[:1]
     )
 
 
-def _drifting(pairs: Sequence[_Pair]) -> tuple[str, ...]:
+def _drifting(pairs: Sequence[tuple[Trials, Trials]]) -> tuple[str, ...]:
     """Return a note on cells that become slower, or faster, from trial to trial on both sides."""
-    both = [(base, current) for base, current in pairs if base and current]
-    signs = [rounds.trend(*(side.figures(THROUGHPUT) for side in pair), tests=len(both)) for pair in both]
+    signs = [rounds.trend(*(side.figures(THROUGHPUT) for side in pair), tests=len(pairs)) for pair in pairs]
     return tuple(
-        f"base and current both become {word} from trial to trial in {signs.count(sign)} of {len(both)} cells: the "
+        f"base and current both become {word} from trial to trial in {signs.count(sign)} of {len(pairs)} cells: the "
         "ratio may be the machine's drift; `tcbench gate` measures the sides in turns"
         for word, sign in (("slower", -1), ("faster", 1))
         if sign in signs
@@ -712,13 +712,12 @@ def _phase_of(kind: str) -> str:
     return "backward" if any(word in name for word in ("dgrad", "wgrad", "backward", "gradient")) else "forward"
 
 
-def _ran_other_kernels(pairs: Sequence[_Pair]) -> tuple[str, ...]:
+def _ran_other_kernels(pairs: Sequence[tuple[Trials, Trials]]) -> tuple[str, ...]:
     """Return a note if the two sides ran different kernels for the same work, with the first such cell as an
     example."""
-    both = [(base, other_kernels(base, current)) for base, current in pairs if base and current]
-    differing = [(base, phases) for base, phases in both if phases]
+    differing = [(base, phases) for base, current in pairs if (phases := other_kernels(base, current))]
     return tuple(
-        f"base and current ran different kernels for the same work in {len(differing)} of {len(both)} cells: "
+        f"base and current ran different kernels for the same work in {len(differing)} of {len(pairs)} cells: "
         f"{base.cell.label}: " + "; ".join(f"in {phase}: {', '.join(kinds)}" for phase, kinds in phases.items())
         for base, phases in differing[:1]
     )

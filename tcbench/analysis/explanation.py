@@ -9,9 +9,9 @@ from tcbench.analysis.advice import (
     Gain,
     Problem,
     Tried,
+    best_measured,
     candidates,
     expected_rate,
-    fastest_of_smallest,
     is_candidate,
     next_rung,
 )
@@ -35,7 +35,7 @@ class Explanation:
 
     @property
     def checked(self) -> tuple[Gain, ...]:
-        """Gains that were measured too, so that the model can be compared with the measurement."""
+        """Gains that were also measured, so that the prediction can be compared with the measurement."""
         return tuple(gain for gain in self.gains if gain.measured_images_per_s is not None)
 
     @property
@@ -52,7 +52,7 @@ class Explanation:
         """If nothing surely helps: the fastest of the smallest additions that were tried and may be faster."""
         if self.advice is not None or self.summary.unit == "steps":
             return None
-        return fastest_of_smallest(gain for gain in self.gains if gain.may_help)
+        return best_measured(gain for gain in self.gains if gain.may_help)
 
 
 def explain(

@@ -31,9 +31,10 @@ def step_s(measured: Sequence[Measurement]) -> float:
 def phase_costs(measured: Sequence[Measurement], *, waits: bool = False) -> tuple[PhaseCost, ...]:
     """Return the time per step of each phase over all trials, in order.
 
-    Phases of the timed steps are scaled so that they add up to the step. From a profiled pass the median is taken; if
-    the host `waits` for its GPU the minimum, since in that pass nothing waits until the launch queue is full. With many
-    ranks the phases are those of the critical rank of each trial, whose all-reduce is the exchange alone.
+    - Phases of the timed steps are scaled so that they add up to the step.
+    - Phases of a profiled pass are medians. If the host `waits` for its GPU they are minima, since nothing waits in
+      that pass until the launch queue is full.
+    - With many ranks the phases are those of each trial's critical rank, whose all-reduce is the exchange alone.
     """
     trials = [critical_rank(m.ranks).phases if m.ranks else m.phases for m in measured]
     host_s, device_s = by_phase(trials, lambda phase: phase.host_s), by_phase(trials, lambda phase: phase.device_s)

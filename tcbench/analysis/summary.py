@@ -43,7 +43,7 @@ class CellSummary:
     """A cell on a machine, over all its trials. Statistics cover the successful trials and are None without any.
 
     - `machine`: rank 0's machine; None if no record of the run names it.
-    - `status`, `reason`: those of the first trial with the status that stands for all.
+    - `status`, `reason`: those of the first successful trial, else of the first trial with the worst status.
     - `throughput`: images/s over total time, on all ranks, on the log scale; ratios are made of these.
     - `images_per_s`: its geometric mean over trials, with a 95% interval over `unit`; `step_time_s`: images per step
       divided by that.
@@ -125,8 +125,8 @@ def summarise(records: Iterable[Record]) -> tuple[CellSummary, ...]:
 
 
 def group_by_code(records: Iterable[Record]) -> dict[CellKey, list[Record]]:
-    """Return the records by machine, cell and code. Runs whose code or software stack differs are separated, as
-    `compare` would refuse to compare them."""
+    """Return the records by machine, cell and code. Runs with different code or a different software stack are kept
+    apart, since `compare` would refuse to compare them."""
     records = tuple(records)
     sources: dict[str, dict[Code, frozenset[tuple[str, str]]]] = {record.run_id: {} for record in records}
     for record in records:
@@ -197,7 +197,7 @@ def ratio(numerator: CellSummary, denominator: CellSummary) -> Interval | None:
 
 
 def judged(summaries: Sequence[CellSummary]) -> frozenset[CellKey]:
-    """Return the keys of cells whose speedup rests on more than the steps of one trial on either side."""
+    """Return the keys of the cells whose speedup does not rest on the steps of a single trial, on either side."""
     base = base_config(summaries)
     by_steps = {(s.setting, s.cell.batch_size) for s in summaries if s.cell.config == base and s.unit == "steps"}
     judgeable = (s for s in summaries if s.unit != "steps")
@@ -304,6 +304,7 @@ def declared_work(measured: Measurement) -> tuple[float, float]:
 
 
 def representative(trials: Sequence[Record]) -> Record:
-    """Return the trial whose status stands for all: the first successful one, else the first of the worst status."""
+    """Return the trial that gives the cell its status and reason: the first successful one, else the first of the worst
+    status."""
     ok = next((record for record in trials if record.status == "ok"), None)
     return ok or max(trials, key=lambda record: STATUSES.index(record.status))

@@ -46,7 +46,7 @@ def exit_code(findings: Sequence[Finding]) -> int:
 
 
 def _processor() -> Finding:
-    """Return what is known of the processor."""
+    """Return the processor's name, cores, memory and 16-bit arithmetic."""
     low = [name for name in LOW_PRECISION if name in machine.cpu_flags()]
     memory = f"{n_bytes / 2**30:.3g} GiB" if (n_bytes := machine.usable_memory_bytes()) else "unknown memory"
     quota = f" (a quota of {machine.cpu_quota():.2f})" if machine.cpu_quota() else ""

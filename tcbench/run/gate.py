@@ -261,10 +261,10 @@ def comparison(
     current: Iterable[Record],
     last: Interim,
 ) -> Comparison:
-    """Return the comparison that a gate's verdicts stand for, with figures, intervals and phases from the trials that
-    each verdict rests on.
+    """Return the comparison behind a gate's verdicts. Figures, intervals and phases come from the trials on which each
+    verdict rests.
 
-    `verdicts` hold every metric of the first cell, then of the second, and so on. `last` is the gate's last look, whose
+    `verdicts` hold every metric of the first cell, then of the second, and so on. `last` is the gate's last look; its
     level applies to the intervals and the statistical power.
     """
     bases, currents = (grouped((record.cell.key, record) for record in side) for side in (base, current))
@@ -317,8 +317,8 @@ def _without_trials(cell: Cell, metric: str) -> CellComparison:
 
 
 class _Row(NamedTuple):
-    """A cell's records on both sides, of which those up to the n-th successful one count (None: all), and its
-    decision."""
+    """The records of one cell on both sides, and its decision. Only records up to the n-th successful one count (None:
+    all)."""
 
     base: Sequence[Record]
     current: Sequence[Record]

@@ -111,7 +111,7 @@ def stored_trials(path: Path) -> dict[Role, tuple[Record, ...]]:
 
 
 def finished_sides(current: Path) -> dict[Role, Path] | None:
-    """Return both sides' records of the finished gate whose current side these are, or None if they are not."""
+    """Return the paths of both sides' records, if `current` is the current side of a finished gate, else None."""
     path = verdicts_path(current)
     sides = record_files(path) if path is not None and path.is_file() else None
     return sides if sides and sides[CURRENT].name == current.name and read_finished(sides[BASE], current) else None
@@ -149,7 +149,7 @@ def _with_trials(content: GateFile, first: _FirstForm) -> GateFile:
 
 
 def read_finished(base: Path, current: Path) -> GateFile | None:
-    """Return the content of the finished gate whose two sides these are, or None if there is none."""
+    """Return the content of a gate's file, if the two paths are the sides of a finished gate, else None."""
     path = verdicts_path(current)
     if path is None or not path.is_file():
         return None

@@ -100,7 +100,7 @@ def _program(name: str) -> str:
 
 
 def _mpirun() -> tuple[str, ...]:
-    """Return the command line of mpirun, with options by which Open MPI leaves binding to the ranks."""
+    """Return the command line of mpirun, with options that stop Open MPI from binding the ranks."""
     path = _program("mpirun")
     try:
         answer = process.ask([path, "--version"], limit_s=30)
@@ -114,8 +114,8 @@ def _mpirun() -> tuple[str, ...]:
 
 
 def fitting(plan: Plan, launcher: Launcher, *, explicit: bool) -> Plan:
-    """Return the plan with those cells skipped whose ranks would all run on this host, if it has too few cores or
-    devices. Raises SelectionError for such a cell if the user gave the number of ranks (`explicit`)."""
+    """Return the plan, skipping cells with more ranks than this host has cores or devices for, if all ranks would run
+    on it. Raises SelectionError for such a cell if the user gave the number of ranks (`explicit`)."""
     cells = []
     for planned in plan.cells:
         reason = planned.skip_reason or _why_not(planned.cell, launcher)

@@ -264,6 +264,8 @@ class RankWorkers:
         return "every rank was at work" if busy else "every rank waited for the others", texts
 
     def end(self, *, patiently: bool = False) -> Ended:
+        """End the launcher and all ranks, and return how the launcher ended. `patiently`: let them end by themselves
+        first."""
         if self._ended is None:
             try:
                 self._ended = self._process.end(patiently=patiently)
@@ -285,7 +287,7 @@ _LONGEST_ADDRESS = 107
 
 
 def _socket_folder() -> Path:
-    """Make a temporary folder whose path is short enough for a socket in it. Raises OSError."""
+    """Make a temporary folder with a path short enough for a socket in it. Raises OSError."""
     for parent in (tempfile.gettempdir(), "/tmp", "/dev/shm"):
         with contextlib.suppress(OSError):
             folder = Path(tempfile.mkdtemp(prefix="tcbench-ranks-", dir=parent))
@@ -296,7 +298,7 @@ def _socket_folder() -> Path:
 
 
 class _Connection:
-    """The connection of one rank. It belongs to nobody until the rank has joined."""
+    """The connection of one rank, which is unknown until the rank has introduced itself."""
 
     def __init__(self, connection: socket.socket, secret: bytes) -> None:
         self._socket = connection

@@ -285,7 +285,7 @@ def claims_of(scenario: str | None, words: Callable[[Selection], list[str]]) -> 
 
 
 def setting_of(cell: Cell, scenario: Scenario) -> Selection:
-    """Return the selection by which a run of the scenario gets the cell's setting, as far as it differs from the
+    """Return the selection that gives a run of the scenario the cell's setting. It holds only what differs from the
     scenario. The device is named if it is simulated, or one of several in this machine."""
     kind, source = device_kinds().get(cell.device.partition(":")[0]), cell.input
     devices = [device.name for kind in device_kinds().values() if kind.simulates is None for device in kind.devices()]

@@ -64,17 +64,15 @@ def _is(n: int) -> str:
 def table(card: Scorecard) -> Table[EvaluatedClaim]:
     """Return one row per claim, in the scenario's order."""
 
-    def outcome_here(evaluated: EvaluatedClaim) -> Badge:
-        badge = BADGES[evaluated.outcome]
-        return replace(badge, word=f"{badge.word} *") if evaluated.by_one_trial else badge
+    def badge(evaluated: EvaluatedClaim) -> Badge:
+        outcome = BADGES[evaluated.outcome]
+        return replace(outcome, word=f"{outcome.word} *") if evaluated.by_one_trial else outcome
 
     columns: list[Column[EvaluatedClaim]] = [
         Column("slide", lambda evaluated: evaluated.claim.slide, COUNT, wraps=True),
         Column("claim", lambda evaluated: evaluated.claim.says, ratio=5),
         Column("2018", lambda evaluated: None if evaluated.claim.slide is None else IN_2018, wraps=False),
-        Column(
-            "here", outcome_here, wraps=False, style=lambda evaluated: STYLES[BADGES[evaluated.outcome].tone] or "dim"
-        ),
+        Column("here", badge, wraps=False, style=lambda evaluated: STYLES[BADGES[evaluated.outcome].tone] or "dim"),
         Column(measured_or_simulated([card.environment]), measured, ratio=6),
     ]
     return Table(columns, card.claims, f"Claims, {title(card)}")
