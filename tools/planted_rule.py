@@ -37,6 +37,7 @@ RENAMED = [
     ("tcbench.numerics.judgement.by_training", "tcbench.commands.numerics.judgement.document_evidence"),
     ("tcbench.cli.parity.hold", "tcbench.commands.numerics.parity.check_configs"),
     ("tcbench.run.numerics_runner.Runner.run", "tcbench.commands.numerics.runner.NumericsRunner.run"),
+    ("tcbench.show.page.wording.why", "tcbench.show.page.wording.short_reason"),
     ("tcbench.show.charts.page.rates", "tcbench.show.charts.page.set_rate_axis"),
     ("tcbench.run.profiler.Take._behind", "tcbench.commands.profile.profiler.ProfiledTrial._nsys_command"),
     ("tcbench.run.profiler.Take._read", "tcbench.commands.profile.profiler.ProfiledTrial._read"),

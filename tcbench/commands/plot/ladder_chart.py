@@ -25,7 +25,7 @@ from tcbench.show.naming import rate_unit
 from tcbench.show.page import drawings
 from tcbench.show.page.page import AnyBlock, Section
 from tcbench.show.page.settings import MOST_DRAWN, MOST_LADDERS, SettingCells, Settings, left_out
-from tcbench.show.page.wording import why
+from tcbench.show.page.wording import short_reason
 from tcbench.show.tables import COUNT, FACTOR, RATE, Column, Table
 from tcbench.show.verdicts import why_missing
 
@@ -220,7 +220,7 @@ _COLUMNS: tuple[Column[tuple[Climb, LadderStep]], ...] = (
     Column("factor", lambda row: row[1].ratio, FACTOR),
     Column("95% interval", lambda row: limits(row[1].ratio, factor)),
     Column("before", lambda row: row[1].before, RATE),
-    Column("after", lambda row: row[1].after or why(row[1].summary), RATE),
+    Column("after", lambda row: row[1].after or short_reason(row[1].summary), RATE),
     Column("ladder", lambda row: row[0].ladder, wraps=True),
 )
 

@@ -212,11 +212,8 @@ class _Panel:
         if timeline.spans_in("gpu"):
             spans = self._visible(timeline.spans_in("gpu"))
             only_phases = all(span.kind == "phase" for span in timeline.spans_in("gpu"))
-            rows.append(
-                _Lane(
-                    "GPU", 0.34, spans, "phases" if only_phases else "names" if len(spans) <= MAX_SINGLE else "density"
-                )
-            )
+            style = "phases" if only_phases else "names" if len(spans) <= MAX_SINGLE else "density"
+            rows.append(_Lane("GPU", 0.34, spans, style))
         return tuple(rows)
 
     @property

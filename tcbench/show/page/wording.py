@@ -16,7 +16,7 @@ def kept_together(text: str) -> str:
     return text.replace("+ ", "+\u00a0")
 
 
-def why(summary: CellSummary | None) -> str:
+def short_reason(summary: CellSummary | None) -> str:
     """Say why a cell has no number, in a few words that fit into a bar."""
     text = why_missing(summary)
     return text if len(text) <= _LONGEST_REASON else text[: _LONGEST_REASON - 1].rstrip() + "…"
