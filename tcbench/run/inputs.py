@@ -31,12 +31,12 @@ _START_TIME = re.compile(r"(?:^|-)(\d{8}-\d{6})(?:-(\d+))?(?:_.*)?$")
 """The end of a run's file name: start time (UTC), a number if several runs started in that second, and a label."""
 
 
-def newest(out: Path, tell: Callable[[str], None], *, says: bool = False) -> Path:
+def newest(out: Path, tell: Callable[[str], None], *, announce: bool = False) -> Path:
     """Return the file of the run that started last under `out`.
 
     The start time is read from the file name, because a copy or a checkout renews modification times. A name without a
     time counts by its modification time. Sides of a gate, files tracked by git and files without a complete record are
-    skipped. `tell` receives notes on skipped files and, with `says`, which run was taken.
+    skipped. `tell` receives notes on skipped files and, with `announce`, which run was taken.
     Raises SelectionError if there is no run.
     """
     from tcbench.core.git import tracked
@@ -50,7 +50,7 @@ def newest(out: Path, tell: Callable[[str], None], *, says: bool = False) -> Pat
             if path.stat().st_size:
                 tell(f"note: {path}: holds only a line that is cut off; skipped")
         elif not tracked(path):
-            if says:
+            if announce:
                 tell(f"the newest run: {path}")
             return path
     if not paths:
@@ -183,7 +183,9 @@ def read_results(names: Iterable[str] | None, out: Path, accepts: Accepted, tell
     if accepts == "documents":
         numerics, traces = split_numerics(traces)
     alone = accepts in ("timelines", "profiles") and bool(traces) and not paths
-    results = Results((), paths=tuple(traces)) if alone else read_files(paths or [newest(out, tell, says=True)], tell)
+    results = (
+        Results((), paths=tuple(traces)) if alone else read_files(paths or [newest(out, tell, announce=True)], tell)
+    )
     if not paths and any(record.environment and record.environment.simulated for record in results.records):
         tell("note: it is simulated")
     timelines: list[Timeline] = []

@@ -119,12 +119,12 @@ class GroupedCommand(TyperCommand):
             row = parameter.get_help_record(ctx)
             if row is None:
                 continue
-            says = _EXTRAS.sub(_default, row[1])
+            help_text = _EXTRAS.sub(_default, row[1])
             if parameter.param_type_name == "argument":  # Typer's row shows the Python type
-                groups["Arguments"].append((parameter.metavar or parameter.name.upper(), says))
+                groups["Arguments"].append((parameter.metavar or parameter.name.upper(), help_text))
             else:
                 panel = "" if parameter.name == "help" else getattr(parameter, "rich_help_panel", None) or "Options"
-                groups.setdefault(panel, []).append((row[0], says))
+                groups.setdefault(panel, []).append((row[0], help_text))
         groups["Output"] = groups.pop("Output", []) + groups.pop("", [])
         for name in sorted(groups, key=lambda name: _OPTIONS.index(name) if name in _OPTIONS else -1):
             if rows := groups[name]:
@@ -135,8 +135,11 @@ class GroupedCommand(TyperCommand):
         """Write the examples, each with its description next to it, or below it if the line would be too long."""
         rows = [re.split(r" {2,}", f"{line.strip()}  ")[:2] for line in (self.epilog or "").strip().splitlines()]
         column = max((len(example) for example, _ in rows), default=0) + 3
-        fits = all(column + len(says) + 2 <= formatter.width for _, says in rows)
-        lines = ([example.ljust(column) + says] if fits else [example, f"    {says}"] for example, says in rows)
+        fits = all(column + len(description) + 2 <= formatter.width for _, description in rows)
+        lines = (
+            [example.ljust(column) + description] if fits else [example, f"    {description}"]
+            for example, description in rows
+        )
         if rows:
             with formatter.section("Examples"):
                 formatter.write("".join(f"  {line.rstrip()}\n" for pair in lines for line in pair if line.strip()))
@@ -203,9 +206,9 @@ app = typer.Typer(
 )
 
 
-def command_group(name: str, says: str) -> typer.Typer:
+def command_group(name: str, help_text: str) -> typer.Typer:
     """Add a command that has subcommands, and return its Typer application."""
-    group = typer.Typer(cls=CommandGroup, rich_markup_mode=None, no_args_is_help=True, help=says)
+    group = typer.Typer(cls=CommandGroup, rich_markup_mode=None, no_args_is_help=True, help=help_text)
     app.add_typer(group, name=name)
     return group
 
@@ -220,8 +223,10 @@ def command(
     """
 
     def register(function: Callable[..., Any]) -> Callable[..., Any]:
-        says, _, examples = inspect.cleandoc(function.__doc__ or "").partition("\n\nExamples:\n")
-        return group.command(name, cls=GroupedCommand, help=says, short_help=short, epilog=examples or None)(function)
+        help_text, _, examples = inspect.cleandoc(function.__doc__ or "").partition("\n\nExamples:\n")
+        return group.command(name, cls=GroupedCommand, help=help_text, short_help=short, epilog=examples or None)(
+            function
+        )
 
     return register
 
@@ -298,10 +303,10 @@ def command_again(*, resume: bool) -> str:
 
 
 @contextlib.contextmanager
-def interruptible(says: Callable[[], str]) -> Iterator[None]:
-    """End the command if it is interrupted within the block, and print what `says` returns."""
+def interruptible(describe: Callable[[], str]) -> Iterator[None]:
+    """End the command if it is interrupted within the block, and print what `describe` returns."""
     try:
         yield
     except KeyboardInterrupt:
-        typer.echo(f"\ninterrupted{says()}", err=True)
+        typer.echo(f"\ninterrupted{describe()}", err=True)
         raise typer.Exit(INTERRUPTED) from None

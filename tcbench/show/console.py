@@ -27,14 +27,14 @@ def make_console(*, stderr: bool = False, details: bool = False, quiet: bool = F
 
 
 @contextlib.contextmanager
-def stages(quiet: bool, says: Callable[[], str] | None = None) -> Iterator[Callable[[str, int, int], None]]:
+def stages(quiet: bool, describe: Callable[[], str] | None = None) -> Iterator[Callable[[str, int, int], None]]:
     """Show the progress of preparatory work on standard error.
 
-    Yield a function to call with the name of the work, the amount done and the total. With `says`, an interrupt ends
-    the command as in `interruptible`.
+    Yield a function to call with the name of the work, the amount done and the total.
+    With `describe`, an interrupt ends the command as in `interruptible`.
     """
     from tcbench.show.progress import Stages
 
-    ending = contextlib.nullcontext() if says is None else interruptible(says)
+    ending = contextlib.nullcontext() if describe is None else interruptible(describe)
     with ending, Stages(make_console(stderr=True, quiet=quiet)) as shown:
         yield shown.advance

@@ -23,27 +23,27 @@ MOST = 3
 class NextStep:
     """A suggested command.
 
-    `words` follow `tcbench`, `says` is its purpose, and `on` the machine to run it on if this one lacks the device.
+    `words` follow `tcbench`. `machine` is where to run it if this machine lacks the device.
     """
 
     words: tuple[str, ...]
-    says: str = ""
-    on: str = ""
+    purpose: str = ""
+    machine: str = ""
 
 
 def next_lines(steps: Iterable[NextStep], columns: int) -> list[str]:
     """Return a line for each of the first MOST different steps. A purpose that does not fit is left out."""
     lines = []
     for step in list(dict.fromkeys(steps))[:MOST]:
-        line = f"{f'On {step.on}' if step.on else 'Next'}: {command_line(*step.words)}"
-        full = f"{line}   ({step.says})"
-        lines.append(full if step.says and len(full) <= columns else line)
+        line = f"{f'On {step.machine}' if step.machine else 'Next'}: {command_line(*step.words)}"
+        full = f"{line}   ({step.purpose})"
+        lines.append(full if step.purpose and len(full) <= columns else line)
     return lines
 
 
-def resume_step(says: str) -> NextStep:
+def resume_step(purpose: str) -> NextStep:
     """Return the present command line with --resume, which does the rest of its work."""
-    return NextStep(tuple(words_again(resume=True)), says)
+    return NextStep(tuple(words_again(resume=True)), purpose)
 
 
 def out_words(out: Path) -> tuple[str, ...]:
@@ -72,16 +72,16 @@ def newest_run(out: Path) -> Path | None:
         return None
 
 
-def run_step(command: str, path: Path, out: Path, says: str) -> NextStep:
+def run_step(command: str, path: Path, out: Path, purpose: str) -> NextStep:
     """Return a command that reads a run. It names the run's file only if it is not the newest."""
     file = () if newest_run(out) == path else (str(path),)
-    return NextStep((command, *file, *out_words(out)), says)
+    return NextStep((command, *file, *out_words(out)), purpose)
 
 
 def cell_step(
     command: Literal["run", "profile"],
     cell: Cell,
-    says: str,
+    purpose: str,
     *,
     config: str = "",
     out: Path = OUT,
@@ -102,4 +102,4 @@ def cell_step(
         names = [cell.scenario, "--config", config or cell.config]
     sizes = ["--bs", str(cell.batch_size), *(["--threads", str(cell.threads)] if threads else [])]
     setting = words(setting_of(cell, load(cell.scenario).on(cell.device.partition(":")[0])))
-    return NextStep((command, *names, *sizes, *setting, *out_words(out)), says, machine_needed(cell.device, machine))
+    return NextStep((command, *names, *sizes, *setting, *out_words(out)), purpose, machine_needed(cell.device, machine))

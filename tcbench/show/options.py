@@ -67,7 +67,7 @@ class Group:
     def option(
         self,
         flags: str,
-        says: str,
+        help_text: str,
         default: Any = None,
         *,
         takes: str = "",
@@ -99,7 +99,7 @@ class Group:
             False if names == words else default,
             *names,
             metavar=None if names == words else words[-1],
-            help=says,
+            help=help_text,
             min=within[0],
             max=within[1],
             callback=check if takes else None,
@@ -110,7 +110,7 @@ class Group:
     def field(
         self,
         flags: str,
-        says: str,
+        help_text: str,
         kind: Any = str | None,
         default: Any = None,
         *,
@@ -118,7 +118,7 @@ class Group:
         **more: Any,
     ) -> OptionField:
         """Return a field of Selection as an option whose value `read` converts. The rest is as in `option`."""
-        return OptionField(self.option(flags, says, default, read=read, **more), kind, read, flags.split()[0])
+        return OptionField(self.option(flags, help_text, default, read=read, **more), kind, read, flags.split()[0])
 
 
 CELLS, MEASURING, OUTPUT, GENERAL = Group("Cells"), Group("Measuring"), Group("Output"), Group("Options")
@@ -211,9 +211,9 @@ BASELINE = "a baseline that `tcbench baseline list` shows"
 
 def scenario_argument(default: str = "") -> Any:
     """Return the argument SCENARIO. It is required unless the help names a `default`."""
-    says = f"A scenario's name or the path of a TOML file.{default}"
+    help_text = f"A scenario's name or the path of a TOML file.{default}"
     required = None if default else ...
-    return typer.Argument(required, metavar="SCENARIO", help=says, autocompletion=completion("complete_scenario"))
+    return typer.Argument(required, metavar="SCENARIO", help=help_text, autocompletion=completion("complete_scenario"))
 
 
 SELECTION = {
@@ -413,8 +413,8 @@ DETAILS = details_option()
 
 def out_option(noun: str = "Records") -> Any:
     """Return the option --out of a command that writes into this machine's folder of results."""
-    says, takes = f"{noun} go to FOLDER/MACHINE/.", "a folder that can be written; it is made"
-    return OUTPUT.option("--out FOLDER", says, OUT, takes=takes)
+    help_text, takes = f"{noun} go to FOLDER/MACHINE/.", "a folder that can be written; it is made"
+    return OUTPUT.option("--out FOLDER", help_text, OUT, takes=takes)
 
 
 OUT_FOLDER = out_option()
@@ -451,9 +451,9 @@ def picture_option(text: str = "A .png, .svg or .pdf file. Default: beside the r
     return output_option(text, check_picture)
 
 
-def format_option(names: Iterable[str], default: str | None = "table", says: str = "") -> Any:
+def format_option(names: Iterable[str], default: str | None = "table", more: str = "") -> Any:
     """Return the option --format. `GroupedCommand` adds its short form --json."""
-    text = f"{', '.join(names)}. --json is short for --format json. {says}"
+    text = f"{', '.join(names)}. --json is short for --format json. {more}"
     return OUTPUT.option("--format FORMAT", text.rstrip(), default)
 
 

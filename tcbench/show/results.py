@@ -9,9 +9,9 @@ from tcbench.run.inputs import Accepted, Results
 from tcbench.show.notes import aside
 
 
-def newest(out: Path, *, says: bool = False) -> Path:
+def newest(out: Path, *, announce: bool = False) -> Path:
     """Return the newest run under a folder, and print notes on standard error (`inputs.newest`)."""
-    return inputs.newest(out, aside, says=says)
+    return inputs.newest(out, aside, announce=announce)
 
 
 def newest_timeline(out: Path) -> Path:

@@ -36,4 +36,4 @@ def first_few(texts: Sequence[str], most: int) -> str:
 def allowed_lines(differences: Iterable[Difference], most: int = 8) -> list[str]:
     """Return a line for each facet on its allowed differences."""
     facets = grouped((difference.facet, difference.says) for difference in differences)
-    return [f"{facet}: {first_few(says, most)}" for facet, says in facets.items()]
+    return [f"{facet}: {first_few(texts, most)}" for facet, texts in facets.items()]

@@ -30,5 +30,5 @@ def is_simulated(environment: Environment | None) -> bool | None:
 
 def emulation_lines(cells: Iterable[Cell]) -> list[str]:
     """Return a line if a CPU computed fp16 in a higher precision; otherwise an empty list."""
-    says = "on the CPU fp16 computes in fp32 and only stores 16 bits: it runs the rung, but does not show its gain"
-    return [says] * any(cell.device == "cpu" and "fp16" in cell.rungs for cell in cells)
+    line = "on the CPU fp16 computes in fp32 and only stores 16 bits: it runs the rung, but does not show its gain"
+    return [line] * any(cell.device == "cpu" and "fp16" in cell.rungs for cell in cells)

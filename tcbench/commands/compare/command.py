@@ -95,5 +95,5 @@ def _inputs(base: str | None, current: str | None, baseline: str | None, out: Pa
         return [(store.resolve(name, out), name) for name in (base, current)]
     if current is not None:
         raise SelectionError(f"--baseline {baseline} stands in BASE's place: expected only CURRENT, got two results")
-    path = newest(out, says=True) if base is None else store.resolve(base, out)
+    path = newest(out, announce=True) if base is None else store.resolve(base, out)
     return [(baseline_path(baseline, out), f"baseline {baseline}"), (path, base or path.stem)]
