@@ -95,11 +95,11 @@ def test_without_a_home_the_cache_is_in_a_folder_of_the_users_own_and_that_is_re
     monkeypatch.setattr(platformdirs, "user_cache_path", unknown)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     module._folder_without_home.cache_clear()
-    own = tmp_path / f"tcbench-{os.geteuid()}"
-    assert [module.folder(name) for name in ("a", "b")] == [own / "a", own / "b"]
+    folder_path = tmp_path / f"tcbench-{os.geteuid()}"
+    assert [module.folder(name) for name in ("a", "b")] == [folder_path / "a", folder_path / "b"]
     assert len(caplog.records) == 1
     module._folder_without_home.cache_clear()
-    own.chmod(0o777)
+    folder_path.chmod(0o777)
     with pytest.raises(StoreError, match="not this user's alone; set HOME or TCBENCH_CACHE"):
         module._users_folder()
     monkeypatch.setenv("TCBENCH_CACHE", "~no-such-user/x")

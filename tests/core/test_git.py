@@ -105,11 +105,11 @@ def test_telling_a_hostile_repositorys_commit_runs_nothing(trap, tmp_path):
 
 
 def test_checking_a_hostile_repository_out_runs_nothing(trap, tmp_path):
-    there = copied(trap, tmp_path / "there")
-    assert (there / "my_step.py").read_text() == projects.STEP
-    assert (there / "lib/my_step.py").read_text() == projects.STEP
+    checkout = copied(trap, tmp_path / "there")
+    assert (checkout / "my_step.py").read_text() == projects.STEP
+    assert (checkout / "lib/my_step.py").read_text() == projects.STEP
     assert ran(tmp_path) == []
-    taken_over = git(there, "config", "--local", "--name-only", "--list").split()
+    taken_over = git(checkout, "config", "--local", "--name-only", "--list").split()
     assert sorted(taken_over) == ["core.bare", "core.filemode", "core.repositoryformatversion"]
 
 
@@ -132,12 +132,12 @@ def test_variables_of_git_run_nothing_and_lead_nowhere_else(repository, tmp_path
     for name in ("GIT_EXTERNAL_DIFF", "GIT_PAGER", "GIT_EDITOR", "GIT_SSH_COMMAND", "GIT_ASKPASS"):
         monkeypatch.setenv(name, command)
     configured = {"COUNT": "1", "KEY_0": "filter.evil.clean", "VALUE_0": f"{command}; cat"}
-    others = {"TRACE": f"{tmp_path}/ran/trace", "EXEC_PATH": str(tmp_path), "DIR": str(tmp_path)}
-    for name, value in ({f"CONFIG_{name}": value for name, value in configured.items()} | others).items():
+    unsafe = {"TRACE": f"{tmp_path}/ran/trace", "EXEC_PATH": str(tmp_path), "DIR": str(tmp_path)}
+    for name, value in ({f"CONFIG_{name}": value for name, value in configured.items()} | unsafe).items():
         monkeypatch.setenv(f"GIT_{name}", value)
-    here = Repository.containing(repository)
-    assert not here.commit().endswith("+")
-    assert here.top == repository
+    original = Repository.containing(repository)
+    assert not original.commit().endswith("+")
+    assert original.top == repository
     assert ran(tmp_path) == []
 
 
@@ -182,7 +182,7 @@ def test_filters_of_the_users_own_configuration_work(repository, tmp_path, confi
 def test_files_under_a_filter_of_the_repositorys_own_configuration_are_left_out_at_any_time(
     repository, where, monkeypatch
 ):
-    """Without that filter nobody can tell whether they have changed."""
+    """They cannot be compared without the filter."""
     rotate = {"filter.rot.clean": "tr a-z b-za", "filter.rot.smudge": "tr b-za a-z"}
     for name, value in rotate.items():
         git(repository, "config", name, value)
@@ -244,12 +244,12 @@ def test_git_lfs_brings_what_is_here_and_asks_no_address_that_a_repository_names
         configured(filters, **lfs, __gitattributes="*.bin filter=lfs\n", here__bin="here", gone__bin="gone")
         gone = hashlib.sha256(b"gone").hexdigest()
         (repository / f".git/lfs/objects/{gone[:2]}/{gone[2:4]}/{gone}").unlink()
-        there = copied(repository, tmp_path / "there")
+        checkout = copied(repository, tmp_path / "there")
         server.setblocking(False)
         with pytest.raises(BlockingIOError):
             server.accept()
-    assert (there / "here.bin").read_text() == "here"
-    assert (there / "gone.bin").read_text().startswith("version https://git-lfs")
+    assert (checkout / "here.bin").read_text() == "here"
+    assert (checkout / "gone.bin").read_text().startswith("version https://git-lfs")
 
 
 # ---------------------------------------------------------------------------------------------------- odd repositories
@@ -264,17 +264,17 @@ def test_any_name_of_a_folder_will_do(tmp_path, name):
     (repository / name).mkdir()
     (repository / name / "file").touch()
     commit(repository)
-    here = Repository.containing(repository / name)
-    assert here.top == repository
+    original = Repository.containing(repository / name)
+    assert original.top == repository
     assert (copied(repository, tmp_path / "there") / name / "file").exists()
-    assert here.commit() == git(repository, "rev-parse", "--short=12", "HEAD")
+    assert original.commit() == git(repository, "rev-parse", "--short=12", "HEAD")
 
 
 def test_a_worktree_is_one_and_shares_what_the_checkout_has(repository, tmp_path):
     git(repository, "worktree", "add", "--quiet", "--detach", str(tmp_path / "second"))
     commit(tmp_path / "second", more__txt="x")
-    here = Repository.containing(tmp_path / "second")
-    assert here.commit() == git(tmp_path / "second", "rev-parse", "--short=12", "HEAD")
+    original = Repository.containing(tmp_path / "second")
+    assert original.commit() == git(tmp_path / "second", "rev-parse", "--short=12", "HEAD")
     assert (copied(tmp_path / "second", tmp_path / "there") / "more.txt").exists()
     # What was checked out is a repository like any other.
     assert (copied(tmp_path / "there", tmp_path / "again") / "more.txt").exists()
@@ -286,8 +286,8 @@ def test_a_worktree_is_one_and_shares_what_the_checkout_has(repository, tmp_path
 def test_a_shallow_clone_is_checked_out(repository, tmp_path):
     commit(repository, more__txt="x")
     git(tmp_path, "clone", "--quiet", "--depth", "1", f"file://{repository}", "shallow")
-    there = copied(tmp_path / "shallow", tmp_path / "there")
-    assert git(there, "log", "--format=%H") == git(repository, "rev-parse", "HEAD")
+    checkout = copied(tmp_path / "shallow", tmp_path / "there")
+    assert git(checkout, "log", "--format=%H") == git(repository, "rev-parse", "HEAD")
     assert Repository.containing(tmp_path / "shallow").shallow
     assert not Repository.containing(repository).shallow
 
@@ -324,11 +324,11 @@ def test_a_folder_without_a_commit_or_a_tree_is_an_error(tmp_path, monkeypatch):
     (tmp_path / "plain/empty").mkdir()
     git(tmp_path / "plain/empty", "init", "--quiet")
     git(tmp_path, "init", "--quiet", "--bare", "bare")
-    for name, said in (
+    for name, error in (
         *(("plain", "not a git repository"), ("bare", "work tree")),
         *(("plain/empty", "Needed a single revision"), ("nowhere", "cannot be started")),
     ):
-        with pytest.raises(GitError, match=said):
+        with pytest.raises(GitError, match=error):
             Repository.containing(tmp_path / name).commit()
 
 
@@ -365,13 +365,13 @@ def nested(repository, tmp_path):
 
 
 def test_submodules_are_checked_out_also_where_they_are_gone_from_the_working_tree(nested, tmp_path):
-    there = copied(nested, tmp_path / "before")
-    assert (there / "lib/my_step.py").exists()
-    assert (there / "lib/deep/my_step.py").exists()
+    checkout = copied(nested, tmp_path / "before")
+    assert (checkout / "lib/my_step.py").exists()
+    assert (checkout / "lib/deep/my_step.py").exists()
     git(nested, "rm", "--quiet", "lib")
     commit(nested)
-    there = copied(nested, tmp_path / "there", "HEAD~1")
-    assert (there / "lib/deep/my_step.py").exists()
+    checkout = copied(nested, tmp_path / "there", "HEAD~1")
+    assert (checkout / "lib/deep/my_step.py").exists()
     assert not (copied(nested, tmp_path / "now") / "lib").exists()
 
 

@@ -28,7 +28,7 @@ FIRST_FORM = (
     b'"os":"Linux","kernel":"6.1","python":"3.11.7","packages":{"numpy":"1.26.4"},"blas":"openblas","tcbench":"0.1.0",'
     b'"commit":"0123456789ab"},"log":null}'
 )
-"""As commit 3d4cb74 wrote it, the first that wrote any: without GPU, plans, ablations or the project's commit."""
+"""A record that commit 3d4cb74 wrote, the first to write any: without GPU, plans, ablations or the project's commit."""
 
 
 def test_there_are_results_to_read():

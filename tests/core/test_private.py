@@ -51,14 +51,14 @@ def test_a_file_that_others_may_have_written_is_not_read(folder, opened):
         private.read(folder / "file")
 
 
-@pytest.mark.parametrize("whose", ["the file", "its folder", "the folder above", "a link above"])
-def test_nothing_of_another_user_is_read(folder, monkeypatch, whose):
-    """As root the owner is another's in truth, else the question who asks is answered otherwise."""
+@pytest.mark.parametrize("place", ["the file", "its folder", "the folder above", "a link above"])
+def test_nothing_of_another_user_is_read(folder, monkeypatch, place):
+    """Root changes the owner of the files. Other users patch their own user id."""
     if os.geteuid() == 0:
-        if whose == "a link above":
+        if place == "a link above":
             linked(folder)
-        place = {"the file": folder / "file", "the folder above": folder.parent}.get(whose, folder)
-        os.chown(place, 4242, 4242, follow_symlinks=False)
+        path = {"the file": folder / "file", "the folder above": folder.parent}.get(place, folder)
+        os.chown(path, 4242, 4242, follow_symlinks=False)
     else:
         monkeypatch.setattr(private.os, "geteuid", lambda: 4242)
     with pytest.raises(PermissionError):
@@ -66,12 +66,12 @@ def test_nothing_of_another_user_is_read(folder, monkeypatch, whose):
 
 
 def test_code_is_kept_in_the_users_own_folder_where_others_may_write_to_the_cache(folder, tmp_path):
-    kept = Cache.for_code("code")
-    kept.put(KEY, ENTRY)
-    assert (kept.root, Cache.for_code("code").get(KEY)) == (folder, ENTRY)
+    cache = Cache.for_code("code")
+    cache.put(KEY, ENTRY)
+    assert (cache.root, Cache.for_code("code").get(KEY)) == (folder, ENTRY)
     folder.chmod(0o777)
-    assert kept.get(KEY) is None
-    kept = Cache.for_code("code")
-    assert kept.root.is_relative_to(tmp_path / "own")
-    kept.put(KEY, ENTRY)
-    assert kept.get(KEY) == ENTRY
+    assert cache.get(KEY) is None
+    cache = Cache.for_code("code")
+    assert cache.root.is_relative_to(tmp_path / "own")
+    cache.put(KEY, ENTRY)
+    assert cache.get(KEY) == ENTRY

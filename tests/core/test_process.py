@@ -59,10 +59,10 @@ runpy.run_path(sys.argv[0], run_name="__main__")
 """
     command = [sys.executable, "-I", "-S", "-c", hides, process._KEEPER, str(os.getpid()), "sh", "-c"]
     assert subprocess.run([*command, "exit 7"], check=False, timeout=60).returncode == 7
-    with subprocess.Popen([*command, "echo $$; exec sleep 600"], stdout=subprocess.PIPE) as kept:
-        child = int(kept.stdout.readline())
-        kept.terminate()
-        assert kept.wait(60) == -signal.SIGKILL
+    with subprocess.Popen([*command, "echo $$; exec sleep 600"], stdout=subprocess.PIPE) as keeper:
+        child = int(keeper.stdout.readline())
+        keeper.terminate()
+        assert keeper.wait(60) == -signal.SIGKILL
     assert not alive(child)
 
 
@@ -111,13 +111,13 @@ def test_workers_are_heard_together_and_each_ends_by_its_own_fault():
     late = worker("sleep 600", timeout_s=0.5)
     garbled = worker("echo one > /dev/fd/$0; printf '\\377\\n' > /dev/fd/$0; sleep 600")
     failed = worker("echo two > /dev/fd/$0; echo no >&2; exit 3")
-    heard = {one: [] for one in (late, garbled, failed)}
+    heard = {sender: [] for sender in (late, garbled, failed)}
     going = {*heard}
     while going:
-        for one, message in process.receive(list(going)):
-            heard[one].append(message)
+        for sender, message in process.receive(list(going)):
+            heard[sender].append(message)
             if isinstance(message, Fault):
-                going.discard(one)
+                going.discard(sender)
     assert heard[late] == [Fault("timeout", "no result after 0.5 s (--timeout)", Ended(None, None))]
     no_message = Fault("crashed", "the worker sent something that is no message", Ended(None, None))
     assert heard[garbled] == ["one", no_message]

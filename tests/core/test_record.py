@@ -39,7 +39,7 @@ def test_what_is_not_a_record_is_refused_by_name(line, expected):
 
 def test_a_cells_key_changes_with_every_field():
     cell = factories.make_cell()
-    others = {
+    other_statuses = {
         "batch_size": 5,
         "image_size": 65,
         "seed": 1,
@@ -49,8 +49,8 @@ def test_a_cells_key_changes_with_every_field():
         "measure": msgspec.structs.replace(cell.measure, target=0.5),
         "train": msgspec.structs.replace(cell.train, loss_scale=2.0),
     }
-    keys = {cell.key} | {msgspec.structs.replace(cell, **{name: value}).key for name, value in others.items()}
-    assert len(keys) == 1 + len(others)
+    keys = {cell.key} | {msgspec.structs.replace(cell, **{name: value}).key for name, value in other_statuses.items()}
+    assert len(keys) == 1 + len(other_statuses)
 
 
 def gpu_samples(**changes):
@@ -130,7 +130,7 @@ _KEYS = [
 
 @pytest.mark.parametrize(("name", "number", "key"), _KEYS)
 def test_the_keys_of_shipped_records_stay(name, number, key):
-    """Of the first and the sixth file without, and of all others with `host_speed` in their cells."""
+    """The first and the sixth file have no `host_speed` in their cells, all others have it."""
     (file,) = RESULTS.glob(f"*/{name}")
     assert record.decode(file.read_text("utf-8").splitlines()[number]).cell.key == key
 

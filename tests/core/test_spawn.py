@@ -32,8 +32,8 @@ def test_processes_of_a_pool_end_when_the_process_that_made_them_is_killed():
 
 
 def test_processes_have_the_environment_that_they_are_given():
-    given = spawn.spread(["CUDA_VISIBLE_DEVICES"], os.getenv, 1, {"CUDA_VISIBLE_DEVICES": ""})
-    assert [*given] == [("CUDA_VISIBLE_DEVICES", "")]
+    answers = spawn.spread(["CUDA_VISIBLE_DEVICES"], os.getenv, 1, {"CUDA_VISIBLE_DEVICES": ""})
+    assert [*answers] == [("CUDA_VISIBLE_DEVICES", "")]
 
 
 def _slow(work):

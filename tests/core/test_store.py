@@ -35,7 +35,7 @@ def configs(path: Path) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("last", "there", "after"),
+    ("last", "before", "after"),
     [
         (line("fp16")[:100], ["fp32"], ["fp32", "fp16"]),
         # Only the last line may hold what is no text.
@@ -44,11 +44,11 @@ def configs(path: Path) -> list[str]:
     ],
     ids=["half", "no text", "whole"],
 )
-def test_a_half_line_at_the_end_is_left_out_and_said_and_going_on_drops_it(tmp_path, last, there, after):
+def test_a_half_line_at_the_end_is_left_out_and_said_and_going_on_drops_it(tmp_path, last, before, after):
     path = tmp_path / "run.jsonl"
     path.write_bytes(line("fp32") + last)
-    said = (f"{path}: the last line is cut off and was left out; 1 records read",)
-    assert (configs(path), store.read([path]).notes) == (there, said if there == ["fp32"] else ())
+    notes = (f"{path}: the last line is cut off and was left out; 1 records read",)
+    assert (configs(path), store.read([path]).notes) == (before, notes if before == ["fp32"] else ())
     with Store(path) as records:
         records.append(factories.make_record("fp16"))
     assert configs(path) == after
@@ -76,7 +76,7 @@ def test_a_run_is_blank_until_its_first_record_is_whole(tmp_path, content, blank
 
 
 @pytest.mark.parametrize(
-    ("content", "said"),
+    ("content", "error"),
     [
         (line("fp32") + b"{oops}\n" + line("fp16"), "2: not JSON"),
         (line() + line().replace(b"AMD EPYC", b"AMD \xff") + line(), r"2: not UTF-8 \(invalid start byte\)"),
@@ -85,10 +85,10 @@ def test_a_run_is_blank_until_its_first_record_is_whole(tmp_path, content, blank
     ],
     ids=["broken", "no text", "a picture", "no device"],
 )
-def test_a_line_that_is_no_record_is_named(tmp_path, content, said):
+def test_a_line_that_is_no_record_is_named(tmp_path, content, error):
     path = tmp_path / "run.jsonl"
     path.write_bytes(content)
-    with pytest.raises(StoreError, match=rf"^{path}:{said}"):
+    with pytest.raises(StoreError, match=rf"^{path}:{error}"):
         store.read([path])
 
 
@@ -193,7 +193,7 @@ STAY = ("replaced", "overwritten", "appended to", "cut")
 @pytest.mark.parametrize("when", ["append", "close"])
 def test_a_file_that_goes_away_while_a_run_goes_on_is_written_again(tmp_path, fault, when):
     path = tmp_path / "machine" / "cpu-20250102-030405-2.jsonl"
-    kept = path.with_name(f"cpu-20250102-030405-{3 if fault in STAY else 2}.jsonl")
+    rescued = path.with_name(f"cpu-20250102-030405-{3 if fault in STAY else 2}.jsonl")
     written = [factories.make_record("fp32", 4), factories.make_record("fp16", 8)]
     with pytest.raises(StorageGoneError) as error, Store(path) as records:
         records.append(written[0])
@@ -205,17 +205,17 @@ def test_a_file_that_goes_away_while_a_run_goes_on_is_written_again(tmp_path, fa
     assert error.value.exit_code == 3
     assert str(error.value) == (
         f"{path}: the file was removed, renamed, replaced or changed while the run went on; all that was measured is "
-        f"kept in {kept}; go on with --resume"
+        f"kept in {rescued}; go on with --resume"
     )
-    assert store.read([kept]).records == tuple(written)
-    assert store.latest(tmp_path, "machine", "cpu") == kept
+    assert store.read([rescued]).records == tuple(written)
+    assert store.latest(tmp_path, "machine", "cpu") == rescued
     if fault in STAY[:2]:
         assert path.read_bytes() == b"another's"
 
 
 @pytest.mark.parametrize("error", [errno.EPERM, errno.EIO])
 def test_a_record_that_the_file_does_not_take_any_more_is_kept_beside_it(tmp_path, monkeypatch, error):
-    """As where someone has made the file immutable: it cannot be cut back to whole records either."""
+    """The file was made immutable, so that it cannot be cut back to complete records either."""
 
     def refuse(*_: object) -> None:
         raise OSError(error, os.strerror(error))
@@ -248,10 +248,10 @@ def test_what_is_rescued_follows_no_link_that_another_has_laid(tmp_path, tempora
         shutil.rmtree(folder)
         folder.touch()
         records.append(factories.make_record())
-    kept = temporary / "run-2.jsonl"
-    assert len(store.read([kept]).records) == 1
+    rescued = temporary / "run-2.jsonl"
+    assert len(store.read([rescued]).records) == 1
     assert not (tmp_path / "victim").exists()
-    assert str(error.value).endswith(f"mkdir -p {folder} && mv {kept} {folder}/, and then go on with --resume")
+    assert str(error.value).endswith(f"mkdir -p {folder} && mv {rescued} {folder}/, and then go on with --resume")
 
 
 def test_where_its_folder_cannot_be_made_again_either_it_goes_to_the_temporary_folder(tmp_path, monkeypatch, temporary):
@@ -260,22 +260,24 @@ def test_where_its_folder_cannot_be_made_again_either_it_goes_to_the_temporary_f
     with pytest.raises(StorageGoneError) as error, Store(Path("results/m/run.jsonl")) as records:
         shutil.rmtree(tmp_path / "here")
         records.append(factories.make_record())
-    kept = temporary / "run.jsonl"
-    assert f"all that was measured is kept in {kept};" in str(error.value)
-    assert len(store.read([kept]).records) == 1
+    rescued = temporary / "run.jsonl"
+    assert f"all that was measured is kept in {rescued};" in str(error.value)
+    assert len(store.read([rescued]).records) == 1
 
 
 def test_the_last_record_of_a_trial_counts_and_two_machines_runs_of_one_second_stay_apart():
     failed = factories.make_record("fp32", status="failed")
-    here = factories.make_record("fp32")
-    assert store.current([failed, here]) == (here,)
-    assert store.current([here, failed]) == (failed,)
-    there = factories.make_record("fp32", environment=factories.make_environment("other"))
+    first_machine = factories.make_record("fp32")
+    assert store.current([failed, first_machine]) == (first_machine,)
+    assert store.current([first_machine, failed]) == (failed,)
+    second_machine = factories.make_record("fp32", environment=factories.make_environment("other"))
     died = factories.make_record("fp32", status="crashed")
     assert died.environment is None
-    assert store.current([here, there]) == (here, there)
-    assert store.current([died, here]) == store.current([here, died, here]) == (here,)
-    assert store.current([here, there, here]) == (here, there)
+    assert store.current([first_machine, second_machine]) == (first_machine, second_machine)
+    assert (
+        store.current([died, first_machine]) == store.current([first_machine, died, first_machine]) == (first_machine,)
+    )
+    assert store.current([first_machine, second_machine, first_machine]) == (first_machine, second_machine)
 
 
 def test_runs_have_names_of_their_own_and_the_newest_is_latest(tmp_path):
@@ -284,8 +286,8 @@ def test_runs_have_names_of_their_own_and_the_newest_is_latest(tmp_path):
         pass
     second = store.new_path(tmp_path, "m", "cpu")
     assert second != first
-    others = ("cpu-big-20990101-000000", "cpu-9-20990101-000000")  # of other scenarios
-    for name in ("cpu-20980101-000000", "cpu-20980101-000000-2", "cpu-20980101-000000-10", *others):
+    other_scenarios = ("cpu-big-20990101-000000", "cpu-9-20990101-000000")  # of other scenarios
+    for name in ("cpu-20980101-000000", "cpu-20980101-000000-2", "cpu-20980101-000000-10", *other_scenarios):
         (tmp_path / "m" / f"{name}.jsonl").write_bytes(line())
     (tmp_path / "m" / "cpu-20990101-000000.jsonl").touch()  # a run that has no record yet
     assert store.latest(tmp_path, "m", "cpu").name == "cpu-20980101-000000-10.jsonl"
@@ -319,18 +321,18 @@ def test_the_newest_run_is_that_of_the_same_ending_on_one_machine_or_on_any(tmp_
 def test_a_new_run_takes_away_what_killed_ones_left_empty_and_nothing_else(tmp_path):
     folder = tmp_path / "m"
     folder.mkdir()
-    left, begun, written, others = (
+    left, begun, written, unrelated = (
         folder / f"{name}.jsonl"
         for name in ("cpu-20250102-030405", "cpu-20250102-030406", "cpu-20250102-030407", "cpu")
     )
-    for path in (left, begun, written, others):
+    for path in (left, begun, written, unrelated):
         path.write_bytes(line() if path == written else b"")
         os.utime(path, (0, 0))
     with Store(begun):
-        made = store.new_path(tmp_path, "m", "cpu")
-    assert {*folder.iterdir()} == {begun, written, others, made}
-    assert store.new_path(tmp_path, "m", "cpu") != made  # one that has just begun
-    assert made.exists()
+        new_path = store.new_path(tmp_path, "m", "cpu")
+    assert {*folder.iterdir()} == {begun, written, unrelated, new_path}
+    assert store.new_path(tmp_path, "m", "cpu") != new_path  # one that has just begun
+    assert new_path.exists()
 
 
 @pytest.mark.parametrize(
@@ -352,7 +354,7 @@ def test_what_contradicts_itself_is_kept_and_not_judged(changed, reason):
 
 
 def test_a_run_whose_name_lies_in_the_future_is_as_old_as_its_file(tmp_path):
-    """Its clock was wrong: else every command would take it for the newest run for years."""
+    """Otherwise every command would take a run with a wrong clock for the newest one for years."""
     (tmp_path / "m").mkdir()
     now_s = time.time()
     yesterday, hour_ago, future = store.stamp(now_s - 86400), store.stamp(now_s - 3600), store.stamp(now_s + 10**8)

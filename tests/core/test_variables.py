@@ -1,4 +1,4 @@
-"""What workers, Slurm's commands and matplotlib get of the user's environment, and what a record keeps of it."""
+"""The variables that workers, Slurm's commands and matplotlib get, and those that a record stores."""
 
 import os
 import subprocess
@@ -30,9 +30,9 @@ LEFT_OUT = (
 def test_a_record_keeps_the_variables_by_which_results_may_differ_and_no_others(monkeypatch):
     for name in (*KEPT, *LEFT_OUT):
         monkeypatch.setenv(name, "1")
-    kept = variables.recorded(worker_environment(factories.make_cell()))
-    assert set(KEPT) <= kept.keys()
-    assert not kept.keys() & set(LEFT_OUT)
+    stored = variables.recorded(worker_environment(factories.make_cell()))
+    assert set(KEPT) <= stored.keys()
+    assert not stored.keys() & set(LEFT_OUT)
     monkeypatch.setenv("LD_PRELOAD", os.fsdecode(b"\xff.so"))
     assert variables.recorded(os.environ)["LD_PRELOAD"] == "\ufffd.so"
 
@@ -54,8 +54,8 @@ def test_an_empty_entry_of_pythonpath_is_no_folder_of_modules(monkeypatch):
 @pytest.mark.skipif(library.problem() is not None, reason=str(library.problem()))
 @pytest.mark.parametrize("name", ["ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA"])
 def test_low_precision_that_onednn_may_not_use_is_emulated(name):
-    every = "machine.cpu_flags = lambda: frozenset(['avx512_bf16', 'amx_bf16', 'avx512_fp16', 'amx_fp16', 'avx2'])"
-    program = f"from tcbench.hardware import machine; {every}; "
+    patch = "machine.cpu_flags = lambda: frozenset(['avx512_bf16', 'amx_bf16', 'avx512_fp16', 'amx_fp16', 'avx2'])"
+    program = f"from tcbench.hardware import machine; {patch}; "
     program += "from tcbench.engine.accelerators.cpu.kind import KIND; print(*KIND.devices()[0].instructions)"
     unlimited = {key: text for key, text in os.environ.items() if not key.endswith("_MAX_CPU_ISA")}
     environment = {**unlimited, name: "AVX2"}

@@ -18,8 +18,8 @@ from tcbench.engine import affinity
 )
 def test_no_two_ranks_of_a_host_get_the_same_processor(monkeypatch, masks, shares, words):
     monkeypatch.setattr(affinity, "_topology", lambda processor, name: 0)
-    made = [affinity.share([frozenset(mask) for mask in masks], rank) for rank in range(len(masks))]
-    assert made == [(share, words) for share in shares]
+    shared = [affinity.share([frozenset(mask) for mask in masks], rank) for rank in range(len(masks))]
+    assert shared == [(share, words) for share in shares]
 
 
 def test_the_threads_of_a_core_stay_with_one_rank(tmp_path, monkeypatch):
@@ -54,9 +54,9 @@ def test_a_process_is_bound_to_its_processors():
 
 
 @pytest.mark.parametrize(
-    ("cores", "first", "others"),
+    ("cores", "first", "rest"),
     [({0: 0, 1: 1, 2: 0, 3: 1}, (0, 2), (1, 3)), ({0: 0, 1: 0}, (0,), (1,)), ({5: 3}, (5,), (5,))],
 )
-def test_a_core_is_split_off_with_its_hardware_threads(monkeypatch, cores, first, others):
+def test_a_core_is_split_off_with_its_hardware_threads(monkeypatch, cores, first, rest):
     monkeypatch.setattr(affinity, "_place", lambda processor: (0, cores[processor], processor))
-    assert affinity.split_core(tuple(cores)) == (first, others)
+    assert affinity.split_core(tuple(cores)) == (first, rest)

@@ -26,7 +26,7 @@ def test_peak_memory_is_known_where_linux_does_not_tell_it_by_that_name(tmp_path
 
 
 def test_peak_memory_keeps_what_was_freed():
-    """In a process of its own: what this one has already taken would have to be taken again, and more."""
+    """A new process is needed, because the peak of this one may already be higher."""
     code = """
 from tcbench.engine.clock import peak_resident_bytes
 before = peak_resident_bytes()

@@ -1,4 +1,4 @@
-"""What this process uses now."""
+"""The process-wide current world."""
 
 import pytest
 

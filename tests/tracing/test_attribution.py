@@ -18,15 +18,15 @@ def test_a_kernel_belongs_to_the_phase_that_launched_it_however_late_it_ran():
 
 def test_a_kernel_belongs_to_the_layer_that_launched_it():
     layers = (HostSpan("layer", "stem", 5, "forward", 50, 150), HostSpan("layer", "head", 5, "backward", 400, 515))
-    found = gpu(assemble(TITLE, recording(spans=host() + layers), "cupti"))
-    layer_of = {name: found[name].layer for name in ("conv", "dgrad", "between phases", "of nobody", "jpeg")}
+    spans = gpu(assemble(TITLE, recording(spans=host() + layers), "cupti"))
+    layer_of = {name: spans[name].layer for name in ("conv", "dgrad", "between phases", "of nobody", "jpeg")}
     assert layer_of == {"conv": "stem", "dgrad": "head", "between phases": None, "of nobody": None, "jpeg": None}
 
 
 def test_launches_of_another_thread_count_on_a_stream_of_the_steps_and_nowhere_else():
-    found = gpu(assemble(TITLE, recording(), "cupti"))
-    assert (found["dgrad"].step, found["dgrad"].phase) == (5, "backward")
-    assert (found["jpeg"].step, found["jpeg"].phase, found["jpeg"].row) == (None, None, 1)
+    spans = gpu(assemble(TITLE, recording(), "cupti"))
+    assert (spans["dgrad"].step, spans["dgrad"].phase) == (5, "backward")
+    assert (spans["jpeg"].step, spans["jpeg"].phase, spans["jpeg"].row) == (None, None, 1)
 
 
 def test_copies_keep_their_bytes_and_calls_stand_on_the_host():
@@ -48,8 +48,8 @@ def test_nodes_of_a_graph_belong_to_the_phase_they_were_captured_in_else_to_the_
         Activity("graph", "graph", STEP, 77, 730, 740),
     )
     calls = (ApiCall("cudaGraphLaunch", MAIN, 1, 950, 960),)
-    found = gpu(assemble(TITLE, recording(activities=activities, calls=calls, graph_phases={41: "update"}), "cupti"))
-    phases = {name: span.phase for name, span in found.items()}
+    spans = gpu(assemble(TITLE, recording(activities=activities, calls=calls, graph_phases={41: "update"}), "cupti"))
+    phases = {name: span.phase for name, span in spans.items()}
     assert phases == {"known": "update", "unknown": "replay", "graph": "replay"}
 
 
@@ -63,9 +63,11 @@ def test_the_inputs_work_outside_the_steps_is_left_out_and_zero_is_the_first_beg
 
 
 def test_the_threads_of_a_modelled_input_stand_beside_the_host_and_not_on_the_gpu():
-    there = recording()
+    recorded = recording()
     decoding = [Activity("input", "decoding", STEP, 90 + i, begin, begin + 400) for i, begin in enumerate((-500, 300))]
-    timeline = assemble(TITLE, msgspec.structs.replace(there, activities=(*there.activities, *decoding)), "simulated")
+    timeline = assemble(
+        TITLE, msgspec.structs.replace(recorded, activities=(*recorded.activities, *decoding)), "simulated"
+    )
     (span,) = timeline.spans_in("io")
     assert (span.name, span.kind, span.duration_s) == ("decoding", "work", pytest.approx(400e-9))
-    assert len(timeline.spans_in("gpu")) == len(there.activities)
+    assert len(timeline.spans_in("gpu")) == len(recorded.activities)

@@ -64,18 +64,18 @@ class Report:
         return self.strings[text]
 
     def event(self, kind, text, start, end, domain, thread=MAIN, payload=None) -> None:
-        named = {"text": text} if self.old or kind != 59 else {"textId": self.string(text)}
+        text_columns = {"text": text} if self.old or kind != 59 else {"textId": self.string(text)}
         number = {} if payload is None else {"uint64Value" if self.old else "int64Value": payload}
         values = {"start": start, "end": end, "eventType": kind, "globalTid": global_id(thread), "domainId": domain}
-        self.insert("NVTX_EVENTS", **values, **named, **number)
+        self.insert("NVTX_EVENTS", **values, **text_columns, **number)
 
     def range(self, text, start, end, domain=DOMAIN, thread=MAIN, payload=None) -> None:
         self.event(59, text, start, end, domain, thread, payload)
 
-    def step(self, number: int, at: int, phases=("io", "forward")) -> None:
-        self.range("step", at, at + 1000, payload=number)
+    def step(self, number: int, begin_ns: int, phases=("io", "forward")) -> None:
+        self.range("step", begin_ns, begin_ns + 1000, payload=number)
         for n, phase in enumerate(phases):
-            self.range(phase, at + 10 + 400 * n, at + 390 + 400 * n)
+            self.range(phase, begin_ns + 10 + 400 * n, begin_ns + 390 + 400 * n)
 
     def gpu_tables(self) -> None:
         graph = "" if self.old else ", graphNodeId INTEGER, graphId INTEGER"
@@ -106,9 +106,9 @@ class Report:
 
 @pytest.fixture(params=["old", "new"])
 def report(request, tmp_path):
-    made = Report(tmp_path / "report.sqlite", request.param == "old")
-    yield made
-    made.database.close()
+    sqlite_report = Report(tmp_path / "report.sqlite", request.param == "old")
+    yield sqlite_report
+    sqlite_report.database.close()
 
 
 def test_steps_phases_and_layers_are_read_with_the_cell_that_they_are_of(report):
@@ -139,8 +139,8 @@ def test_kernels_and_copies_belong_to_the_phase_that_launched_them(report):
     report.activity("KERNEL", 1700, 1800, 3, stream=20, shortName="decode")
     report.activity("KERNEL", 1700, 1800, 3, process=999, shortName="of another process")
     (timeline,) = nsys.read(report.close())
-    found = {s.name: (s.kind, s.phase, s.step, s.bytes) for s in timeline.spans_in("gpu")}
-    assert found == {
+    by_name = {s.name: (s.kind, s.phase, s.step, s.bytes) for s in timeline.spans_in("gpu")}
+    assert by_name == {
         "memcpy HtoD": ("copy", "io", 3, 4096),
         "volta_h884cudnn": ("kernel", "forward", 3, None),
         "decode": ("kernel", None, None, None),
@@ -198,8 +198,8 @@ def test_the_steps_of_the_workers_own_recording_are_kept_in_its_time(tmp_path):
         report.step(number, 1000 * (number + 1))
     ((_, seen, _),) = nsys.recordings(report.close())
     own_steps = tuple(HostSpan("step", "step", n, None, 50_000 + n * 1000, 51_000 + n * 1000) for n in (2, 3))
-    own = Recording(thread=1, phases=("io", "forward"), spans=own_steps)
-    recording, source, _ = nsys.merge_recordings(seen, own, (), ())
+    worker_recording = Recording(thread=1, phases=("io", "forward"), spans=own_steps)
+    recording, source, _ = nsys.merge_recordings(seen, worker_recording, (), ())
     assert source == "nsys"
     assert [(s.step, s.begin_ns) for s in recording.spans if s.kind == "step"] == [(2, 52_000), (3, 53_000)]
     with pytest.raises(TraceError, match="none of the profiled steps"):
@@ -314,7 +314,7 @@ def test_the_newest_version_of_a_table_is_read(report, table):
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "error"),
     [
         ("ALTER TABLE CUPTI_ACTIVITY_KIND_KERNEL RENAME TO GPU_KERNELS", r"\(tables GPU_KERNELS\)"),
         ("ALTER TABLE CUPTI_ACTIVITY_KIND_KERNEL RENAME COLUMN start TO beginNs", r"\(tables CUPTI_\w+_KERNEL\)"),
@@ -325,9 +325,9 @@ def test_the_newest_version_of_a_table_is_read(report, table):
         ("UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET start = 'soon'", "not a whole SQLite export"),
     ],
 )
-def test_a_form_that_is_not_known_is_named_and_never_reads_as_a_gpu_that_idles(report, change, said):
+def test_a_form_that_is_not_known_is_named_and_never_reads_as_a_gpu_that_idles(report, change, error):
     with_kernel(report).database.execute(change)
-    with pytest.raises(TraceError, match=rf"report\.sqlite: .*{said}"):
+    with pytest.raises(TraceError, match=rf"report\.sqlite: .*{error}"):
         nsys.read(report.close())
 
 

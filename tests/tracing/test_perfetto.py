@@ -58,7 +58,7 @@ def test_the_file_is_in_the_trace_event_format(tmp_path):
 
 
 def test_spans_of_one_thread_lie_inside_or_beside_each_other(tmp_path):
-    """As both viewers ask of complete events."""
+    """Both viewers require this of complete events."""
     path = tmp_path / "t.json"
     perfetto.write([TIMELINE], path)
     tracks: dict[int, list[tuple[float, float]]] = {}
@@ -67,18 +67,18 @@ def test_spans_of_one_thread_lie_inside_or_beside_each_other(tmp_path):
             tracks.setdefault(event["tid"], []).append((event["ts"], event["ts"] + event["dur"]))
     for track in tracks.values():
         for a, b in itertools.product(track, repeat=2):
-            beside = b[1] <= a[0] or b[0] >= a[1]
-            assert beside or a[0] <= b[0] <= b[1] <= a[1] or b[0] <= a[0] <= a[1] <= b[1]
+            disjoint = b[1] <= a[0] or b[0] >= a[1]
+            assert disjoint or a[0] <= b[0] <= b[1] <= a[1] or b[0] <= a[0] <= a[1] <= b[1]
 
 
 @pytest.mark.parametrize(
-    ("span", "said"),
+    ("span", "message"),
     [
         ({"kind": "step", "begin_s": 2.0, "end_s": 2.0}, "step 7 has no length"),
         ({"kind": "phase", "begin_s": 2.0, "end_s": 1.0}, "phase 'x' ends 1 s before it begins"),
     ],
 )
-def test_a_trace_with_times_that_cannot_be_is_one_line(tmp_path, span, said):
+def test_a_trace_with_times_that_cannot_be_is_one_line(tmp_path, span, message):
     path = tmp_path / "t.json"
     perfetto.write([TIMELINE], path)
     trace = json.loads(path.read_bytes())
@@ -86,7 +86,7 @@ def test_a_trace_with_times_that_cannot_be_is_one_line(tmp_path, span, said):
     path.write_text(json.dumps(trace), encoding="utf-8")
     with pytest.raises(TraceError) as error:
         tracing.read(path)
-    assert str(error.value) == f"{path}: {said}"
+    assert str(error.value) == f"{path}: {message}"
 
 
 @pytest.mark.parametrize("name", ["bomb.json.gz", "large.json"])

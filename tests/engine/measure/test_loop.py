@@ -219,11 +219,11 @@ class FakeDomain:
 
 def test_every_step_and_phase_is_a_range_in_the_domain(monkeypatch):
     domain = FakeDomain()
-    asked = []
-    monkeypatch.setattr(ranges.nvtx, "get_domain", lambda name: asked.append(name) or domain)
+    times = []
+    monkeypatch.setattr(ranges.nvtx, "get_domain", lambda name: times.append(name) or domain)
     session = FakeSession()
     loop.run_block(session, Ranges(["io", "forward"]), 2, first=7)
-    assert asked == ["tcbench"]
+    assert times == ["tcbench"]
     step = lambda n: [(2, ("io", None)), (2, ("forward", None)), (1, ("step", n))]  # noqa: E731
     assert domain.closed == [*step(7), *step(8)]
     assert not domain.open
@@ -267,12 +267,12 @@ class Layered(FakeSession):
     layers = None
 
     def _run(self, name: str) -> None:
-        told = self.layers if name == "forward" else None
-        if told is not None:
-            told.begin("stem/conv")
+        receiver = self.layers if name == "forward" else None
+        if receiver is not None:
+            receiver.begin("stem/conv")
         super()._run(name)
-        if told is not None:
-            told.end()
+        if receiver is not None:
+            receiver.end()
 
     @contextlib.contextmanager
     def detail(self, layers):
@@ -285,8 +285,8 @@ def test_the_recorder_gets_steps_phases_and_layers_whose_times_are_those_of_the_
     phases, spans = profiled(Layered(), layers=True)
     quarter_ns = 250_000_000
     assert spans == tuple(
-        HostSpan(kind, name, step, phase, quarter_ns * (begin + at), quarter_ns * (end + at))
-        for step, at in ((5, 0), (6, 2))
+        HostSpan(kind, name, step, phase, quarter_ns * (begin + place), quarter_ns * (end + place))
+        for step, place in ((5, 0), (6, 2))
         for kind, name, phase, begin, end in (
             ("phase", "io", "io", 0, 1),
             ("layer", "stem/conv", "forward", 1, 2),
@@ -331,7 +331,7 @@ def test_on_a_device_a_block_is_ten_times_as_long_as_the_feeds_queue_and_its_tim
 
 
 class Uneven(FakeSession):
-    """On a device whose forward takes another 0 to 0.6 s, time and again."""
+    """The device's forward takes another 0 to 0.6 s, time and again."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -544,28 +544,28 @@ class _Mpi:
 
     def __init__(self) -> None:
         self.gate = threading.Barrier(2, timeout=20)
-        self.said: object = None
+        self.message: object = None
 
-    def of(self, rank: int) -> World:
+    def world(self, rank: int) -> World:
         mpi = SimpleNamespace(bcast=functools.partial(self.bcast, rank), Barrier=self.gate.wait)
         return World(rank, 2, rank, 2, mpi)
 
     def bcast(self, rank: int, value: object) -> object:
         if rank == 0:
-            self.said = value
+            self.message = value
         self.gate.wait()
-        said = self.said
+        message = self.message
         self.gate.wait()
-        return said
+        return message
 
 
 def test_all_ranks_take_as_many_steps_as_rank_0_decides(monkeypatch):
     worlds = threading.local()
-    monkeypatch.setattr(loop, "current", lambda: worlds.own)
+    monkeypatch.setattr(loop, "current", lambda: worlds.current)
     mpi = _Mpi()
 
     def rank(number: int) -> Measurement:
-        worlds.own = mpi.of(number)
+        worlds.current = mpi.world(number)
         session = FakeSession(cold_steps=2 + 10 * number)  # rank 1 alone would warm up longer, and stop later
         return loop.measure(session, SETTINGS)
 
@@ -573,7 +573,7 @@ def test_all_ranks_take_as_many_steps_as_rank_0_decides(monkeypatch):
         measured = pool.map(rank, (0, 1))
     steps = [(m.warmup_steps, m.timed_steps, m.stopped_by, m.profiled_steps) for m in measured]
     assert steps[0] == steps[1]
-    worlds.own = ALONE
+    worlds.current = ALONE
     late = loop.measure(FakeSession(cold_steps=12), SETTINGS)
     assert late.warmup_steps != steps[1][0]
 

@@ -1,4 +1,4 @@
-"""What a rehearsal tells of a step is what the step itself launches, on memory of the same shape."""
+"""A rehearsal times the launches of the step itself, on memory of the same shape."""
 
 import gc
 from collections.abc import Callable
@@ -140,7 +140,7 @@ def test_the_program_is_timed_beside_launches_that_write_over_their_operands(mon
 
 
 def test_launches_that_are_bound_anew_are_not_those_that_are_made_again() -> None:
-    """Behind a program they find less of their operands in the caches."""
+    """After the program that binds them, they find fewer of their operands in the caches."""
     several = Rehearsals()
     rungs = "fp32+batched+nhwc+fused"
     several.rehearse(cell_of(rungs))

@@ -63,7 +63,7 @@ def test_the_blas_is_numpys_own_whichever_others_are_loaded(monkeypatch, order):
     ]
     monkeypatch.setattr(threadpoolctl, "threadpool_info", lambda: from_wheels[::order])
     assert worker._blas() == "openblas 0.3.31"
-    of_the_system = [{**one, "filepath": "/usr/lib/libblas.so"} for one in from_wheels]
+    of_the_system = [{**library, "filepath": "/usr/lib/libblas.so"} for library in from_wheels]
     monkeypatch.setattr(threadpoolctl, "threadpool_info", lambda: of_the_system[::order])
     assert worker._blas() == "openblas 0.3.30; openblas 0.3.31"
 
@@ -101,7 +101,7 @@ def test_the_base_of_many_ranks_stays_on_as_many_processors_as_one_of_them(monke
     monkeypatch.setenv(messages.CORES, "1")
     monkeypatch.setattr("sys.argv", ["worker", "3"])
     monkeypatch.setattr(affinity, "bind", bound.append)
-    monkeypatch.setattr(worker, "measure_cell", lambda *given: given[-1](None) or factories.make_measurement())
+    monkeypatch.setattr(worker, "measure_cell", lambda *arguments: arguments[-1](None) or factories.make_measurement())
     monkeypatch.setattr(worker, "serve", lambda _, work: finished.append(work(factories.make_cell(), print)))
     worker.main()
     (part,) = finished[0].measurement.ranks
@@ -112,7 +112,7 @@ def test_where_a_device_computes_the_thread_that_drives_it_has_a_processor_of_it
     bound = []
     monkeypatch.setattr(affinity, "bind", bound.append)
     monkeypatch.setattr(affinity, "_place", lambda processor: (0, processor, processor))
-    monkeypatch.setattr(worker, "run", lambda *given: given[-1](None) or Finished("failed", "no", None, None))
+    monkeypatch.setattr(worker, "run", lambda *arguments: arguments[-1](None) or Finished("failed", "no", None, None))
     worker.run_on((4, 5, 6), factories.make_cell(device="cuda:0"), print)
     assert bound == [(5, 6), (4,)]
 
@@ -136,7 +136,7 @@ def test_one_rank_leaves_the_thread_that_drives_a_device_a_core_and_its_record_i
     monkeypatch.setattr(affinity.os, "sched_getaffinity", lambda _: {0, 1, 2, 3})
     monkeypatch.setattr(affinity, "_place", lambda processor: (0, processor // 2, processor))
     monkeypatch.setattr(worker, "describe", lambda cell: factories.make_environment())
-    monkeypatch.setattr(worker, "measure_cell", lambda *given: given[-1](None) or factories.make_measurement())
+    monkeypatch.setattr(worker, "measure_cell", lambda *arguments: arguments[-1](None) or factories.make_measurement())
     monkeypatch.setattr(worker, "serve", lambda _, work: finished.append(work(cell, lambda message: None)))
     worker.main()
     assert binds == bound
@@ -205,8 +205,8 @@ def test_memory_that_is_spent_on_a_gpu_is_an_answer(monkeypatch, capsys, error, 
 
 def test_a_cell_on_a_gpu_says_which(monkeypatch):
     monkeypatch.setattr(driver, "gpus", lambda: Gpus((GPU,), (13, 0)))
-    found = device.Device("cuda:0", GPU.name, GPU.memory_bytes, (7, 0))
-    monkeypatch.setattr(device, "find_device", lambda name, kinds: found)
+    target = device.Device("cuda:0", GPU.name, GPU.memory_bytes, (7, 0))
+    monkeypatch.setattr(device, "find_device", lambda name, kinds: target)
     gpu = worker.describe(factories.make_cell(device="cuda:0")).gpu
     assert (gpu.name, gpu.multiprocessors, gpu.driver_cuda) == (GPU.name, 80, "13.0")
 
@@ -241,12 +241,12 @@ def test_a_profiled_worker_leaves_its_recording(tmp_path, thin_network):
     cell = factories.make_cell("fp32", 2, image_size=32, model="thin", input=Input(kind="synthetic"), measure=few)
     finished = worker.run(cell, lambda message: None, ProfileRequest(str(path)))
     assert finished.status == "ok", finished.reason
-    found = recording.decode(path.read_bytes())
-    assert found.phases == ("io", "forward", "backward", "update")
-    assert [s.kind for s in found.spans].count("step") == 2
-    assert found.thread == threading.get_native_id()
-    assert (found.calls, found.activities, found.dropped) == ((), (), 0)
-    assert "stem/conv" in {s.name for s in found.spans}
+    recorded = recording.decode(path.read_bytes())
+    assert recorded.phases == ("io", "forward", "backward", "update")
+    assert [s.kind for s in recorded.spans].count("step") == 2
+    assert recorded.thread == threading.get_native_id()
+    assert (recorded.calls, recorded.activities, recorded.dropped) == ((), (), 0)
+    assert "stem/conv" in {s.name for s in recorded.spans}
 
 
 def test_a_rung_that_this_version_does_not_know_is_named(capsys):

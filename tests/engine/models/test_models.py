@@ -40,7 +40,7 @@ def test_resnet50s_variants_differ_in_where_the_stride_sits(variant, strides, gm
 
 def test_googlenets_maps_are_those_of_its_table():
     """C. Szegedy et al., table 1: "output size" of the inception modules."""
-    maps = {one.name: (one.out_size, one.out_channels) for one in MODELS["googlenet"].layers("v1", 224, 1000)}
+    maps = {layer.name: (layer.out_size, layer.out_channels) for layer in MODELS["googlenet"].layers("v1", 224, 1000)}
     stages = {"pool1": (56, 64), "pool2": (28, 192), "3a": (28, 256), "3b": (28, 480)}
     stages |= {"4a": (14, 512), "4d": (14, 528), "4e": (14, 832), "5b": (7, 1024)}
     assert {name: maps[name] for name in stages} == stages
@@ -48,16 +48,16 @@ def test_googlenets_maps_are_those_of_its_table():
 
 @pytest.mark.parametrize(("name", "convs", "additions"), [("resnet18", 20, 8), ("resnet34", 36, 16)])
 def test_a_basic_block_has_two_convolutions(name, convs, additions):
-    layers = [one for one in MODELS[name].layers("v1", 224, 1000) if one.kind == "conv"]
-    assert (len(layers), sum(one.add for one in layers)) == (convs, additions)
+    layers = [layer for layer in MODELS[name].layers("v1", 224, 1000) if layer.kind == "conv"]
+    assert (len(layers), sum(layer.add for layer in layers)) == (convs, additions)
 
 
 @pytest.mark.parametrize("name", MODELS)
 def test_the_least_image_leaves_no_empty_map(name):
     model = MODELS[name]
-    assert all(one.out_size >= 1 for one in model.layers("v1", model.min_image_size, 10))
+    assert all(layer.out_size >= 1 for layer in model.layers("v1", model.min_image_size, 10))
     if name == "alexnet":
-        assert any(one.out_size < 1 for one in model.layers("v1", model.min_image_size - 1, 10))
+        assert any(layer.out_size < 1 for layer in model.layers("v1", model.min_image_size - 1, 10))
 
 
 def test_a_model_that_is_dropped_in_is_known(tmp_path, monkeypatch):

@@ -45,7 +45,7 @@ TRAIN = distances._train
 
 @functools.cache
 def in_float64() -> object:
-    """What the reference trains to: what is broken in some configs alone is not broken in it."""
+    """Return the result of the reference, in which the bugs of single configs have no effect."""
     cell = planned("fp32").cell
     return TRAIN(cell, [distances._Float64()], by_numpy(cell), 1)
 
@@ -67,7 +67,7 @@ def run(*names: str) -> dict[str, str | None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(distances, "_train", train)
         compared = compare(planned(*names), by_numpy, lambda done: None)
-    return {one.run.config: one.off for one in judge(compared, lambda rung: RUNGS[rung])}
+    return {judged.run.config: judged.off for judged in judge(compared, lambda rung: RUNGS[rung])}
 
 
 def wrong(off: dict[str, str | None]) -> set[str]:
@@ -75,9 +75,9 @@ def wrong(off: dict[str, str | None]) -> set[str]:
 
 
 LADDER = ("bf16+batched+nhwc+fused+static_graph",)
-"""With what leads up to it; the pairs of a rung and none are tests of the backend."""
+"""The best config and those that lead to it. Single rungs are covered by the tests of the backend."""
 OTHERS = ("fp16+batched+nhwc+fused+convstats", "fp16+batched+dynamic_scale")
-"""With rungs of no config of the scenario."""
+"""Configs with rungs that no config of the scenario has."""
 
 
 @pytest.mark.long
@@ -92,8 +92,8 @@ OTHERS = ("fp16+batched+nhwc+fused+convstats", "fp16+batched+dynamic_scale")
 )
 def test_all_configs_are_within_what_their_rungs_declare(opens, names, steps):
     runs = compare(planned(*names, steps=steps), opens, lambda done: None)
-    assert {*(names or (config.name for config in load("cpu").configs))} <= {one.config for one in runs}
-    assert {one.off for one in judge(runs, lambda rung: RUNGS[rung])} == {None}
+    assert {*(names or (config.name for config in load("cpu").configs))} <= {run.config for run in runs}
+    assert {run.off for run in judge(runs, lambda rung: RUNGS[rung])} == {None}
     for rung in RUNGS.rungs.values():
         assert set(rung.shows) <= set(runs[0].seen), rung.name
 
@@ -183,10 +183,10 @@ def test_a_fused_operation_that_forgets_its_relu_is_off_where_it_is_fused(monkey
 def test_a_fused_operation_with_another_epsilon_is_off_where_it_is_fused(monkeypatch):
     right = BatchNorm.forward_on
 
-    def changed(self, *given):
-        with monkeypatch.context() as here:
-            here.setitem(right.__globals__, "EPS", 3 * EPS if self.relu else EPS)
-            return right(self, *given)
+    def changed(self, *arguments):
+        with monkeypatch.context() as patched:
+            patched.setitem(right.__globals__, "EPS", 3 * EPS if self.relu else EPS)
+            return right(self, *arguments)
 
     monkeypatch.setattr(BatchNorm, "forward_on", changed)
     off = run(FUSED)

@@ -28,13 +28,13 @@ RANKS, STEPS = 4, 5
 
 
 def setting(**changes):
-    asked = plan.NumericsRequest(steps=STEPS, batch_size=4, image_size=8, ranks=RANKS)
-    made = plan.training_setting(load("cpu"), host_device(), asked, 1, None)
-    return msgspec.structs.replace(made, **{"train_images": 64, "test_images": 32, **changes})
+    request = plan.NumericsRequest(steps=STEPS, batch_size=4, image_size=8, ranks=RANKS)
+    training = plan.training_setting(load("cpu"), host_device(), request, 1, None)
+    return msgspec.structs.replace(training, **{"train_images": 64, "test_images": 32, **changes})
 
 
-def job(technique, of=None):
-    return next(j for j in plan.training_jobs(of or setting(), 1, 1.0) if j.technique.name == technique)
+def job(technique, training=None):
+    return next(j for j in plan.training_jobs(training or setting(), 1, 1.0) if j.technique.name == technique)
 
 
 class Given(Feed):
@@ -75,8 +75,8 @@ def batches():
     return list(zip(rng.standard_normal(shape, np.float32), rng.integers(0, 10, shape[:2], np.int32), strict=True))
 
 
-def shard(given, rank):
-    return [(x[rank * 4 : rank * 4 + 4], t[rank * 4 : rank * 4 + 4]) for x, t in given]
+def shard(batch, rank):
+    return [(x[rank * 4 : rank * 4 + 4], t[rank * 4 : rank * 4 + 4]) for x, t in batch]
 
 
 def run(step):
@@ -93,9 +93,9 @@ def state(model):
     return arrays
 
 
-def ranks_apart(makes, given):
+def ranks_apart(makes, global_batches):
     """Every rank with a model, an optimizer and a feed of its own; gradients are averaged in float64 between them."""
-    ranks = [Step(*makes(), Given(shard(given, rank))) for rank in range(RANKS)]
+    ranks = [Step(*makes(), Given(shard(global_batches, rank))) for rank in range(RANKS)]
     losses = []
     for _ in range(STEPS):
         for step in ranks:
@@ -110,31 +110,35 @@ def ranks_apart(makes, given):
     return losses, state(ranks[0].model)
 
 
-def farthest(one, other):
-    return max(float(np.abs(one[name] - other[name]).max() / (np.abs(other[name]).max() + 1e-6)) for name in other)
+def farthest(values, expected):
+    return max(
+        float(np.abs(values[name] - expected[name]).max() / (np.abs(expected[name]).max() + 1e-6)) for name in expected
+    )
 
 
 def test_ranks_in_turn_train_as_ranks_that_are_kept_apart(makes):
-    given = batches()
+    global_batches = batches()
     model, optimizer = makes()
-    step = RanksInTurn(model, optimizer, Given(given), shards=RANKS)
+    step = RanksInTurn(model, optimizer, Given(global_batches), shards=RANKS)
     losses = [run(step) for _ in range(STEPS)]
-    expected, apart = ranks_apart(makes, given)
-    np.testing.assert_allclose(losses, expected, rtol=1e-4)
+    expected_losses, expected_state = ranks_apart(makes, global_batches)
+    np.testing.assert_allclose(losses, expected_losses, rtol=1e-4)
     # Parameters, and the first rank's running statistics.
-    assert farthest(state(model), apart) < 1e-3
+    assert farthest(state(model), expected_state) < 1e-3
 
 
 def test_steps_in_turn_are_steps_at_the_batch_size_of_one(makes):
-    given = batches()
+    global_batches = batches()
     model, optimizer = makes()
-    step = StepsInTurn(model, optimizer, Given(given), shards=RANKS)
+    step = StepsInTurn(model, optimizer, Given(global_batches), shards=RANKS)
     for _ in range(STEPS):
         run(step)
     alone, its_optimizer = makes()
-    own = Step(alone, its_optimizer, Given([shard([one], rank)[0] for one in given for rank in range(RANKS)]))
+    rank_step = Step(
+        alone, its_optimizer, Given([shard([batch], rank)[0] for batch in global_batches for rank in range(RANKS)])
+    )
     for _ in range(STEPS * RANKS):
-        run(own)
+        run(rank_step)
     assert farthest(state(model), state(alone)) == 0
 
 
@@ -148,16 +152,18 @@ def test_every_kind_of_batch_trains_on_the_host_or_on_a_gpus_path(name, site):
 
 
 def test_techniques_differ_in_their_warm_up_and_in_whose_rate_they_have():
-    of = setting(steps=90, learning_rate=0.1)
-    rates = {t.name: [of.learning_rate_at(step, t.rate) for step in (0, 5)] for t in RANKS_TECHNIQUES.values()}
+    training = setting(steps=90, learning_rate=0.1)
+    rates = {t.name: [training.learning_rate_at(step, t.rate) for step in (0, 5)] for t in RANKS_TECHNIQUES.values()}
     warmed_up, of_all_ranks, of_one = (pytest.approx(ends) for ends in ([0.1, 0.4], [0.4, 0.4], [0.1, 0.1]))
     names = dict.fromkeys(("one-rank", "ranks"), warmed_up) | dict.fromkeys(("unscaled", "own-batch"), of_one)
     assert rates == names | {"no-warm-up": of_all_ranks}
 
 
 def test_rates_follow_goyal():
-    of = setting(steps=90, learning_rate=0.1)
-    rates = {rate: [of.learning_rate_at(step, rate) for step in range(90)] for rate in ("own", "scaled", "warm-up")}
+    training = setting(steps=90, learning_rate=0.1)
+    rates = {
+        rate: [training.learning_rate_at(step, rate) for step in range(90)] for rate in ("own", "scaled", "warm-up")
+    }
     assert rates["own"][0] == 0.1
     assert rates["scaled"][0] == pytest.approx(0.4)
     # Five of ninety: from one rank's rate, linearly.
@@ -165,7 +171,7 @@ def test_rates_follow_goyal():
     for place, power in ((29, 0), (30, 1), (59, 1), (60, 2), (79, 2), (80, 3), (89, 3)):
         assert rates["warm-up"][place] == rates["scaled"][place] == pytest.approx(0.4 * 0.1**power)
         assert rates["own"][place] == pytest.approx(0.1 * 0.1**power)
-    assert of.learning_rate_at(80, "constant") == 0.1
+    assert training.learning_rate_at(80, "constant") == 0.1
 
 
 def test_the_batch_is_that_of_all_ranks_and_the_base_one_rank():

@@ -21,28 +21,28 @@ STEPS = 6
 
 
 def setting(**changes):
-    asked = plan.NumericsRequest(steps=STEPS, batch_size=8, image_size=8)
-    made = plan.training_setting(load("cpu"), host_device(), asked, 1, None)
-    return msgspec.structs.replace(made, **{"train_images": 64, "test_images": 32, **changes})
+    request = plan.NumericsRequest(steps=STEPS, batch_size=8, image_size=8)
+    training = plan.training_setting(load("cpu"), host_device(), request, 1, None)
+    return msgspec.structs.replace(training, **{"train_images": 64, "test_images": 32, **changes})
 
 
-def job(technique: str, scale: float = 2.0**20, of=None):
-    return next(j for j in plan.training_jobs(of or setting(), 1, scale) if j.technique.name == technique)
+def job(technique: str, scale: float = 2.0**20, training=None):
+    return next(j for j in plan.training_jobs(training or setting(), 1, scale) if j.technique.name == technique)
 
 
 def test_the_divisor_of_the_loss_changes_no_bit_of_fp32s_training():
-    alone, shared = (train(job("fp32", of=setting(loss_divisor=d)), numpys_processor()) for d in (1.0, 2.0**15))
+    alone, shared = (train(job("fp32", training=setting(loss_divisor=d)), numpys_processor()) for d in (1.0, 2.0**15))
     assert alone.losses == shared.losses
     assert (alone.test_loss, alone.accuracy) == (shared.test_loss, shared.accuracy)
 
 
 @pytest.mark.long
 def test_both_techniques_follow_fp32_where_neither_does_not():
-    of = setting(steps=12, batch_size=16, image_size=16, growth_interval=3)
+    training = setting(steps=12, batch_size=16, image_size=16, growth_interval=3)
     fp32, neither, both = (
-        train(job(technique, of=of), numpys_processor()) for technique in ("fp32", "neither", "both")
+        train(job(technique, training=training), numpys_processor()) for technique in ("fp32", "neither", "both")
     )
-    dynamic = train(msgspec.structs.replace(job("dynamic", of=of), loss_scale=2.0**20), numpys_processor())
+    dynamic = train(msgspec.structs.replace(job("dynamic", training=training), loss_scale=2.0**20), numpys_processor())
     off = {name: np.abs(np.subtract(run.losses, fp32.losses)).max() for name, run in (("both", both), ("dyn", dynamic))}
     assert max(off.values()) < 0.02, off
     assert np.abs(np.subtract(neither.losses, fp32.losses)).max() > 2 * max(off.values())
@@ -58,17 +58,17 @@ def test_a_static_scale_that_overflows_is_named_with_the_step_by_which_it_did(si
 
 @pytest.mark.parametrize("site", [numpys_processor, on_numpy])
 def test_a_loss_that_is_not_finite_ends_a_run_with_the_finite_losses_before_it(site):
-    of = setting(learning_rate=1e4)
+    training = setting(learning_rate=1e4)
     with pytest.raises(DivergedError, match=r"diverged at step [1-5]: the loss is (nan|inf)") as raised:
-        train(job("neither", of=of), site())
+        train(job("neither", training=training), site())
     assert 0 < len(raised.value.losses) < STEPS
     assert np.isfinite(raised.value.losses).all()
 
 
 def test_a_run_that_diverged_is_told_with_its_losses():
-    told = worker.run(job("neither", of=setting(learning_rate=1e4)), lambda _: None)
-    assert (told.run.status, told.run.losses != ()) == ("diverged", True)
-    assert msgspec.json.decode(msgspec.json.encode(told), type=TrainingFinished) == told
+    finished = worker.run(job("neither", training=setting(learning_rate=1e4)), lambda _: None)
+    assert (finished.run.status, finished.run.losses != ()) == ("diverged", True)
+    assert msgspec.json.decode(msgspec.json.encode(finished), type=TrainingFinished) == finished
 
 
 def test_a_run_whose_test_loss_is_not_finite_diverged(monkeypatch):
@@ -89,25 +89,25 @@ def test_a_dynamic_scale_that_begins_too_high_finds_its_way_down():
 def test_gradients_are_handed_over_as_the_divided_loss_leaves_them():
     seen: dict[float, dict[str, list]] = {}
     for divisor in (1.0, 2.0**15):
-        found = seen.setdefault(divisor, {kind: [] for kind in KINDS})
+        gradients = seen.setdefault(divisor, {kind: [] for kind in KINDS})
         layers = set()
 
-        def told(name, layer, values, found=found, layers=layers):
-            found[name].append(np.array(values))
+        def receive(name, layer, values, gradients=gradients, layers=layers):
+            gradients[name].append(np.array(values))
             layers.add((name, layer))
 
-        def observe(step, loss, hand_over, told=told):
-            hand_over(told)
+        def observe(step, loss, hand_over, receive=receive):
+            hand_over(receive)
 
         train(
-            msgspec.structs.replace(job("fp32", of=setting(loss_divisor=divisor)), observe_at=(2,)),
+            msgspec.structs.replace(job("fp32", training=setting(loss_divisor=divisor)), observe_at=(2,)),
             numpys_processor(),
             observe,
         )
         assert {("activations", "stem"), ("activations", "head"), ("weights", "block3.c")} <= layers
     for kind in KINDS:
-        for one, other in zip(seen[1.0][kind], seen[2.0**15][kind], strict=True):
-            np.testing.assert_array_equal(one, other * np.float32(2**15))
+        for undivided, divided in zip(seen[1.0][kind], seen[2.0**15][kind], strict=True):
+            np.testing.assert_array_equal(undivided, divided * np.float32(2**15))
     lost = [shares(total_magnitudes(map(count, seen[d]["activations"])), 0).zero for d in (1.0, 2.0**15)]
     assert lost[1] > 0.3 > 0.05 > lost[0]
 
@@ -127,10 +127,10 @@ def test_a_folder_of_images_trains_by_the_same_code(tmp_path, thin_network):
     for label in range(20):  # ten files a class, so that one is kept
         (tmp_path / "many" / f"c{label % 2}").mkdir(parents=True, exist_ok=True)
         (tmp_path / "many" / f"c{label % 2}" / f"{label}.jpg").write_bytes(folder.files[label][0].read_bytes())
-    asked = plan.NumericsRequest(steps=1, batch_size=2, image_size=32, data=tmp_path / "many", threads=1)
-    made = plan.training_setting(load("cpu"), host_device(), asked, 1, split(dataset.scan(tmp_path / "many")))
-    assert (made.model, made.n_classes, made.train_images, made.test_images) == ("resnet50", 2, 18, 2)
-    trained = train(job("fp32", of=msgspec.structs.replace(made, model="thin")), numpys_processor())
+    request = plan.NumericsRequest(steps=1, batch_size=2, image_size=32, data=tmp_path / "many", threads=1)
+    training = plan.training_setting(load("cpu"), host_device(), request, 1, split(dataset.scan(tmp_path / "many")))
+    assert (training.model, training.n_classes, training.train_images, training.test_images) == ("resnet50", 2, 18, 2)
+    trained = train(job("fp32", training=msgspec.structs.replace(training, model="thin")), numpys_processor())
     assert np.isfinite(trained.losses).all() and trained.accuracy in (0.0, 0.5, 1.0)
 
 
