@@ -735,6 +735,7 @@ class RecordDecoder:
         return decode(line)
 
     def _shared_value(self, name: str, text: bytes) -> Any:
+        """Return the decoded value of a shared field, the same object for the same text."""
         if len(self._shared) > 10_000:  # a crafted file, which must not fill the memory
             self._shared.clear()
         key = name, text

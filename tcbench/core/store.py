@@ -196,6 +196,7 @@ def resolve(name: str, out: Path) -> Path:
 
 
 def _read_file(path: Path) -> Read:
+    """Read the records of a file. Raises StoreError with file and line."""
     read_records: list[Record] = []
     decoder = RecordDecoder()
     try:

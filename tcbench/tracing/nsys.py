@@ -257,6 +257,7 @@ class _Report:
         )
 
     def _recording(self, process: int, ranges: list[_Range]) -> Recording:
+        """Return a process's recording. Raises _UnknownSchema if kernels or copies must be in an unknown table."""
         spans = tuple(_nested(ranges))
         steps = {span.phase: None for span in spans if span.kind == "phase"}
         calls, activities = tuple(self._calls(process)), tuple(self._activities(process))
@@ -282,6 +283,7 @@ class _Report:
                     yield ApiCall(name, row["globalTid"] & 0xFFFFFF, row["correlationId"], row["start"], row["end"])
 
     def _activities(self, process: int) -> Iterator[Activity]:
+        """Yield the GPU activities of a process."""
         tables: tuple[tuple[str, ActivityKind], ...] = (
             ("CUPTI_ACTIVITY_KIND_KERNEL", "kernel"),
             ("CUPTI_ACTIVITY_KIND_MEMCPY", "copy"),
@@ -313,6 +315,7 @@ class _Report:
         return kind
 
     def _rows(self, name: str) -> Iterator[_SqlRow]:
+        """Yield the rows of a table in the order of their start, without activities that were cut off."""
         table = self._tables[name]
         if table is None:
             return

@@ -83,6 +83,7 @@ def write(timelines: Sequence[Timeline], path: Path, record: Record | None = Non
 
 
 def _events(pid: int, timeline: Timeline) -> list[_Event]:
+    """Return the events of a timeline, as the process `pid` of the trace."""
     name = f"{timeline.label} on {timeline.device_name}"
     events = [_Event("process_name", "M", pid, args={"name": name})]
     names: dict[int, str] = {}

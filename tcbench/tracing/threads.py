@@ -68,6 +68,7 @@ class ThreadSampler:
         return input_work(self._samples, self._names)
 
     def _run(self) -> None:
+        """Sample until `stop` is called."""
         due = time.monotonic()
         try:
             while True:
@@ -83,6 +84,7 @@ class ThreadSampler:
                 os.close(file)
 
     def _list_threads(self) -> None:
+        """Find new input threads of the process and open their files."""
         with contextlib.suppress(OSError):
             for task in self._tasks.iterdir():
                 tid = int(task.name)

@@ -1,0 +1,1 @@
+"""The measuring of sessions, and the processes in which it happens."""

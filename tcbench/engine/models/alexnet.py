@@ -24,6 +24,7 @@ class AlexNet(Network):
     hidden: int = 4096
 
     def stages(self, variant: str, n_classes: int) -> Iterator[Named]:
+        """Yield the named stages in order. Raises ValueError for an unknown variant."""
         self.check(variant)
         width1, width2, width3, width4, width5 = self.widths
         yield "conv1", Conv(3, width1, 11, 4, bias=True, pad=2)

@@ -245,6 +245,7 @@ class _Walk:
     def conv(
         self, name: str, in_channels: int, out_channels: int, ksize: int, stride: int, relu: bool, bias: bool, pad: int
     ) -> Iterator[Layer]:
+        """Yield the layer of a convolution and set the channels and size after it."""
         before = self.size
         self.channels, self.size = out_channels, _out(before, ksize, stride, pad)
         sizes = in_channels, out_channels, before, self.size
@@ -258,6 +259,7 @@ class _Walk:
                 yield replace(layer, add=conv is convs[-1])
 
     def branches(self, name: str, branches: tuple[tuple[Named, ...], ...]) -> Iterator[Layer]:
+        """Yield the layers of all branches and of the concatenation after them."""
         walks = [_Walk(self.size, self.channels) for _ in branches]
         for walk, branch in zip(walks, branches, strict=True):
             yield from walk.sequence(f"{name}.", branch)

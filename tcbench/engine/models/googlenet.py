@@ -36,6 +36,7 @@ class GoogLeNet(geometry.Network):
     thinner: int = 1
 
     def stages(self, variant: str, n_classes: int) -> Iterator[geometry.Named]:
+        """Yield the named stages in order. Raises ValueError for an unknown variant."""
         self.check(variant)
         first, second = 64 // self.thinner, 192 // self.thinner
         yield "conv1", geometry.Conv(3, first, 7, 2, bias=True)
@@ -59,6 +60,7 @@ class GoogLeNet(geometry.Network):
         yield "head", geometry.Linear(channels, n_classes, std=_STD)
 
     def _classifier(self, channels: int, n_classes: int) -> tuple[geometry.Named, ...]:
+        """Return the stages of an auxiliary classifier."""
         narrow, hidden = 128 // self.thinner, 1024 // self.thinner
         return (
             ("average pool", geometry.TiledAverage(4)),

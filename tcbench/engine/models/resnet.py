@@ -31,6 +31,7 @@ class ResNet(Network):
         return self._channels(len(self.blocks_per_stage) - 1)
 
     def stages(self, variant: str, n_classes: int) -> Iterator[Named]:
+        """Yield the named stages in order. Raises ValueError for an unknown variant."""
         yield "stem", self.stem
         yield "max pool", MaxPool(3, 2, 1)
         for number, block in enumerate(self.blocks(variant), start=1):

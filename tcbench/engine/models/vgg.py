@@ -23,6 +23,7 @@ class Vgg(Network):
     hidden: int = 4096
 
     def stages(self, variant: str, n_classes: int) -> Iterator[Named]:
+        """Yield the named stages in order. Raises ValueError for an unknown variant."""
         self.check(variant)
         channels = 3
         for number, widths in enumerate(self.widths, start=1):

@@ -36,6 +36,7 @@ def make(n_train: int, n_test: int, image_size: int, n_classes: int, noise: floa
 
 
 def _draw(patterns: npt.NDArray[np.float64], n: int, noise: float, seed: int) -> Images:
+    """Draw n images of random classes: shifted patterns with random contrast and noise."""
     rng = np.random.default_rng(seed)
     n_classes, _, size, _ = patterns.shape
     t = rng.integers(0, n_classes, n).astype(np.int32)

@@ -47,6 +47,7 @@ class RanksInTurn(_Shards):
         ]
 
     def backward(self) -> None:
+        """Run all shards forward and backward and average their gradients."""
         sums: list[Any] = []
         loss = 0.0
         for (x, t), running in zip(self.parts(), self._running, strict=True):
@@ -66,6 +67,7 @@ class StepsInTurn(_Shards):
     """Several steps of one rank at its own batch size: each shard is a step with an update."""
 
     def backward(self) -> None:
+        """Run each shard forward and backward and apply its gradients."""
         loss = 0.0
         for x, t in self.parts():
             loss = loss + self._pass(x, t)

@@ -25,6 +25,7 @@ from tcbench.core.numerics import (
     StepsDone,
     TrainingFinished,
     TrainingJob,
+    total_magnitudes,
 )
 from tcbench.engine.measure.pipe import serve
 from tcbench.engine.measure.worker import describe, failure
@@ -45,7 +46,6 @@ class GradientCounter:
 
     def step(self, number: int, loss: float, hand_over: Callable[[Any], None]) -> None:
         """Count the gradients of a step. `hand_over` passes each of them to the function that it gets."""
-        from tcbench.core.numerics import total_magnitudes
         from tcbench.engine.numerics.gradients import count
 
         step_counts: dict[GradientKind, list[Magnitudes]] = {kind: [] for kind in KINDS}
@@ -62,8 +62,6 @@ class GradientCounter:
 
     def gradients(self, seed: int) -> Gradients:
         """Return the histograms of the run."""
-        from tcbench.core.numerics import total_magnitudes
-
         layers = [
             LayerGradients(kind=kind, layer=layer, magnitudes=total_magnitudes(histograms))
             for (kind, layer), histograms in self._layers.items()
