@@ -35,6 +35,28 @@ def sides(configs: dict[str, float], trials: int = 8, spread: float = 0.01) -> t
     return base, current
 
 
+def one_of_each(metrics: tuple[str, ...] = ("throughput",)) -> Comparison:
+    """Every verdict there is."""
+    base, current = sides({"slower": 0.9, "same": 1.0, "faster": 1.1, "lost": 1.0})
+    current = [record for record in current if record.cell.config != "lost"]
+    base += factories.make_trials("vague", trials=3, spread=0.1)
+    current += factories.make_trials("vague", trials=3, spread=0.1, seed=1, images_per_s=39)
+    base += [
+        factories.make_record("single"),
+        *factories.make_trials("broken"),
+        factories.make_record("sick", status="oom"),
+    ]
+    current += [
+        factories.make_record("single"),
+        factories.make_record("broken", status="oom"),
+        *factories.make_trials("sick"),
+        *factories.make_trials("added"),
+    ]
+    for side in (base, current):
+        side.append(factories.make_record("never", status="skipped"))
+    return compare(base, current, metrics)
+
+
 def nasty(text: str) -> Comparison:
     """A regression, a failure, a machine, a note and a difference that all say `text`, read as from files."""
     base, current = sides({text: 0.9})

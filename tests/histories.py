@@ -3,7 +3,7 @@
 Imported as `import histories`: the suite's `pythonpath` is `tests`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from factories import make_environment, make_trials
@@ -38,3 +38,8 @@ def over_commits(
         }
         records += make_trials(config, batch_size, trials, images_per_s=images_per_s, spread=spread, seed=day, **fields)
     return records
+
+
+def shuffled(records: Iterable[Record]) -> list[Record]:
+    """Return the records in an order that is not chronological."""
+    return sorted(records, key=lambda record: (record.trial, record.started_at[::-1]))
