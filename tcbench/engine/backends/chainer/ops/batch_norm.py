@@ -2,7 +2,6 @@
 
 import functools
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
@@ -43,27 +42,26 @@ class BatchNorm(ForwardNode):
 
     def forward_on(self, accelerator: Accelerator, inputs: tuple[Array, ...]) -> tuple[Array]:
         """Launch the accelerator's route for this normalisation, and keep what its gradient needs."""
-        x, gamma, beta, residual = self._checked(inputs)
+        x, gamma, beta, *residuals = self._checked(inputs)
         if not self.train:
-            return self._evaluate_on(accelerator, x, gamma, beta, residual)
-        norm = norm_of(x.shape, self.layout, dtype_of(x), self._after)
-        self.route = route = accelerator.batch_norm(norm, EPS, 1 - self.running.decay)
+            return self._evaluate_on(accelerator, x, gamma, beta, *residuals)
+        self.route = route = accelerator.batch_norm(self._norm(x), EPS, 1 - self.running.decay)
         self.x, self.gamma, self.beta = x, gamma, beta
         y = accelerator.empty(x.shape, x.dtype)
         self.mean, self.inv_std = (accelerator.empty(gamma.shape, gamma.dtype) for _ in range(2))
         self.saved = () if route.saved is None else (accelerator.empty(*route.saved),)
-        residuals = (residual,) if route.forward.norm.add else ()
+        fused = residuals if route.forward.norm.add else ()
         running = (self.running.mean, self.running.var)
-        accelerator.launch(route.forward, x, *residuals, gamma, beta, *running, y, self.mean, self.inv_std, *self.saved)
+        accelerator.launch(route.forward, x, *fused, gamma, beta, *running, y, self.mean, self.inv_std, *self.saved)
         if route.then == "relu":
             accelerator.launch(work.Relu.interned(y.size, dtype_of(y)), y, y)
         elif route.then == "add_relu":
-            accelerator.launch(work.AddRelu.interned(y.size, dtype_of(y)), y, residual, y)
+            accelerator.launch(work.AddRelu.interned(y.size, dtype_of(y)), y, *residuals, y)
         self.y = y if self.relu else None
         return (y,)
 
     def _evaluate_on(
-        self, accelerator: Accelerator, x: Array, gamma: Array, beta: Array, residual: Any
+        self, accelerator: Accelerator, x: Array, gamma: Array, beta: Array, *residuals: Array
     ) -> tuple[Array]:
         """Normalise with the running statistics, for inference only: there is no gradient.
 
@@ -78,30 +76,31 @@ class BatchNorm(ForwardNode):
         )
         scale = gamma64 / np.sqrt(var + EPS)
         vectors = (scale.astype(gamma.dtype), (beta64 - scale * mean).astype(gamma.dtype))
-        norm = norm_of(x.shape, self.layout, dtype_of(x), self._after)
         y = accelerator.empty(x.shape, x.dtype)
-        residuals = () if residual is None else (residual,)
-        accelerator.launch(work.BatchNormApply.interned(norm), x, *residuals, *map(accelerator.upload, vectors), y)
+        apply = work.BatchNormApply.interned(self._norm(x))
+        accelerator.launch(apply, x, *residuals, *map(accelerator.upload, vectors), y)
         return (y,)
 
-    @property
-    def _after(self) -> After:
-        """The operations after the normalisation."""
-        return "none" if not self.relu else "add_relu" if self.with_residual else "relu"
+    def _norm(self, x: Array) -> work.Norm:
+        """Return the description of this normalisation of x."""
+        after: After = "none" if not self.relu else "add_relu" if self.with_residual else "relu"
+        return norm_of(x.shape, self.layout, dtype_of(x), after)
 
-    def _checked(self, inputs: tuple[Array, ...]) -> tuple[Array, Array, Array, Any]:
-        """Return x, gamma, beta and the residual or None. Raises ValueError if their shapes or dtypes do not fit."""
-        x, gamma, beta, *rest = inputs
+    def _checked(self, inputs: tuple[Array, ...]) -> tuple[Array, ...]:
+        """Return x, gamma, beta[, residual]. Raises ValueError if their shapes or dtypes do not fit."""
+        x, gamma, beta, *residuals = inputs
         channels = x.shape[1 if self.layout == "NCHW" else -1]
         if x.ndim != 4 or gamma.shape != (channels,) or beta.shape != (channels,):
             raise ValueError(
                 f"batch_norm: x {x.shape}, gamma {gamma.shape}, beta {beta.shape} do not fit in {self.layout}"
             )
-        residual = rest[0] if rest else None
-        self.with_residual = residual is not None
-        if residual is not None and (residual.shape != x.shape or residual.dtype != x.dtype):
-            raise ValueError(f"batch_norm: residual {residual.shape} {residual.dtype}, expected {x.shape} {x.dtype}")
-        return x, gamma, beta, residual
+        self.with_residual = bool(residuals)
+        for residual in residuals:
+            if residual.shape != x.shape or residual.dtype != x.dtype:
+                raise ValueError(
+                    f"batch_norm: residual {residual.shape} {residual.dtype}, expected {x.shape} {x.dtype}"
+                )
+        return inputs
 
     def gradients(self, accelerator: Accelerator, gy: Array) -> tuple[Array, ...]:
         """Return the gradients of x, gamma, beta[, residual] from gy."""
@@ -127,11 +126,11 @@ class BatchNormFromSums(BatchNorm):
     def forward_on(self, accelerator: Accelerator, inputs: tuple[Array, ...]) -> tuple[Array]:
         """Compute scale and bias from the sums, and apply them to x."""
         x, total, squares, *rest = inputs
-        x, gamma, beta, residual = self._checked((x, *rest))
+        x, gamma, beta, *residuals = self._checked((x, *rest))
         if not self.train:
-            return self._evaluate_on(accelerator, x, gamma, beta, residual)
+            return self._evaluate_on(accelerator, x, gamma, beta, *residuals)
         momentum = 1 - self.running.decay
-        self.route = route = _from_sums(norm_of(x.shape, self.layout, dtype_of(x), self._after))
+        self.route = route = _from_sums(self._norm(x))
         self.x, self.gamma, self.saved = x, gamma, ()
         self.mean, self.inv_std, scale, bias = (accelerator.empty(gamma.shape, gamma.dtype) for _ in range(4))
         running = (self.running.mean, self.running.var)
@@ -140,7 +139,6 @@ class BatchNormFromSums(BatchNorm):
             *(total, squares, gamma, beta, *running, self.mean, self.inv_std, scale, bias),
         )
         y = accelerator.empty(x.shape, x.dtype)
-        residuals = () if residual is None else (residual,)
         accelerator.launch(work.BatchNormApply.interned(route.norm), x, *residuals, scale, bias, y)
         self.y = y if self.relu else None
         return (y,)
