@@ -8,7 +8,7 @@ import factories
 import msgspec
 import pytest
 from consoles import printed
-from reports import results, whole
+from reports import full, results
 from show.charts.charts import assert_tidy, words
 
 from tcbench.analysis import explanation
@@ -202,7 +202,7 @@ def test_the_chart_says_of_which_pass_its_phases_are() -> None:
 
 
 def test_in_the_chart_a_batch_size_at_which_nothing_was_profiled_says_why() -> None:
-    records = [record for record in whole().records if record.cell.batch_size == 4 or record.status != "ok"]
+    records = [record for record in full().records if record.cell.batch_size == 4 or record.status != "ok"]
     figure = bottleneck_chart(explain(records))
     assert_tidy(figure)
     assert {"out of memory", "not run"} <= set(words(figure))
