@@ -38,7 +38,7 @@ _MARK = "made-by-tcbench"
 _WORK = "work"
 
 
-def opened(path: Path) -> IO[bytes]:
+def open_for_reading(path: Path) -> IO[bytes]:
     """Open a file for reading, positioned after a UTF-8 byte order mark. Raises OSError, also for UTF-16 text and for
     devices and pipes, which may be endless."""
     fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
@@ -58,7 +58,7 @@ def opened(path: Path) -> IO[bytes]:
 
 def read(path: Path, most: int = LARGEST) -> bytes:
     """Return the content of a file of at most `most` bytes. Raises OSError if it is larger or cannot be opened."""
-    with opened(path) as file:
+    with open_for_reading(path) as file:
         content = file.read(most + 1)
     if len(content) > most:
         raise OSError(errno.EFBIG, f"more than {most / 2**20:g} MiB")

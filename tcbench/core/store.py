@@ -200,7 +200,7 @@ def _read_file(path: Path) -> Read:
     read_records: list[Record] = []
     decoder = RecordDecoder()
     try:
-        with files.opened(path) as file:
+        with files.open_for_reading(path) as file:
             for number, line in enumerate(iter(lambda: file.readline(files.LARGEST + 1), b""), start=1):
                 if len(line) > files.LARGEST:
                     most = f"{files.LARGEST >> 20} MiB"
@@ -231,7 +231,7 @@ def _begins_like_a_record(cut_off: bytes) -> bool:
 def is_blank(path: Path) -> bool:
     """Return whether a run's file is empty or has only the beginning of its first line, left by a crash."""
     try:
-        with files.opened(path) as file:
+        with files.open_for_reading(path) as file:
             first = file.readline(files.LARGEST)
         if first.endswith(b"\n") or not _begins_like_a_record(first):
             return False

@@ -121,9 +121,9 @@ def read(path: Path) -> tuple[Timeline, ...]:
 
 def _unpacked(path: Path) -> bytes:
     """Return the uncompressed content of a file. Raises TraceError if it is too large."""
-    with files.opened(path) as file:
+    with files.open_for_reading(path) as file:
         packed = file.read(2) == b"\x1f\x8b"
-    with gzip.open(path) if packed else files.opened(path) as opened:
+    with gzip.open(path) if packed else files.open_for_reading(path) as opened:
         content = opened.read(_MOST_BYTES + 1)
     if len(content) > _MOST_BYTES:
         size = f"{_MOST_BYTES >> 20} MiB" + (" unpacked" if packed else "")
