@@ -7,8 +7,9 @@ date are no facets, since these are what is compared.
 
 import functools
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
+
+import msgspec
 
 from tcbench.core.groups import grouped
 from tcbench.core.record import Cell, Environment, GpuState, Record, cell_settings, encode
@@ -43,12 +44,11 @@ Values = Mapping[tuple[str, str], Mapping[str, None]]
 """The different values of each fact, by facet and name of the fact."""
 
 
-@dataclass(frozen=True)
-class Difference:
+class Difference(msgspec.Struct, frozen=True):
     """A fact in which the two sides differ. If a side mixes several values, they are joined by commas."""
 
     facet: str
-    fact: str
+    fact: str = msgspec.field(name="what")
     base: str
     current: str
 

@@ -145,11 +145,15 @@ def _card_json(card: Scorecard) -> dict[str, Any]:
     }
 
 
+_CLAIM_KEYS = {"quantifier": "at"}
+"""JSON keys that differ from the names of a claim's fields."""
+
+
 def _claim_json(evaluated: EvaluatedClaim) -> dict[str, Any]:
     """Return one claim with its outcomes as JSON fields."""
     claim = evaluated.claim
     return {
-        **dataclasses.asdict(claim),
+        **{_CLAIM_KEYS.get(name, name): fact for name, fact in dataclasses.asdict(claim).items()},
         "left": str(claim.left),
         "right": None if claim.right is None else str(claim.right),
         "batch_sizes": claim.batch_sizes,
