@@ -26,9 +26,6 @@ class Labels:
 
 UNNAMED = Labels()
 
-DIFFERENCE_FIELDS = "facet what=fact base current"
-"""The JSON keys of a difference between the sides, for `document.fields`."""
-
 
 def first_few(texts: Sequence[str], most: int) -> str:
     """Join texts by semicolons. Of more than `most`, join the first ones and say how many more there are."""

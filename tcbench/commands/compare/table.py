@@ -10,7 +10,6 @@ from tcbench.show.console import PLAIN_WIDTH
 from tcbench.show.document import document, fields
 from tcbench.show.format import change, ratio
 from tcbench.show.notes import Caution
-from tcbench.show.sides import DIFFERENCE_FIELDS
 from tcbench.show.tables import NUMBER, Column, ConfigTable, Field, Screen
 from tcbench.show.verdicts import STYLES, tone
 
@@ -103,8 +102,7 @@ def to_json(report: ComparisonReport) -> str:
         paired_cells=report.paired,
         verdicts=report.verdicts,
         geometric_means=[fields(mean, "metric=metric.name cells ratio") for mean in report.means],
-        differences=[fields(difference, DIFFERENCE_FIELDS) for difference in report.differences],
-        notes=report.notes,
+        **fields(report, "differences notes"),
         cells=[_cell_json(cell) for cell in report.cells],
     )
     return text + "\n"
@@ -123,8 +121,7 @@ def _cell_json(cell: CellReport) -> dict[str, Any]:
         **fields(cell, "verdict failing why"),
         "says": cell.sentence,
         **fields(cell, "ratio ratio_by_round=by_round held_back more_trials_a_side=more_trials phases_clock=clock"),
-        **fields(cell, "phases culprit=culprit.name moved"),
-        "differences": [fields(difference, DIFFERENCE_FIELDS) for difference in cell.differences],
+        **fields(cell, "phases culprit=culprit.name moved differences"),
         "base": cell.base and fields(cell.base, _SIDE_FIELDS),
         "current": cell.current and fields(cell.current, _SIDE_FIELDS),
     }

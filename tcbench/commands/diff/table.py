@@ -11,7 +11,7 @@ from tcbench.show.bottlenecks import doubt_words, doubtful
 from tcbench.show.document import document, fields
 from tcbench.show.format import counted, limits, listed, milliseconds, quotient
 from tcbench.show.notes import Caution
-from tcbench.show.sides import DIFFERENCE_FIELDS, UNNAMED, Labels, allowed_lines
+from tcbench.show.sides import UNNAMED, Labels, allowed_lines
 from tcbench.show.simulated import is_simulated, simulation_lines
 from tcbench.show.tables import COUNT, Column, Kind, Table
 
@@ -162,7 +162,7 @@ def to_json(diffs: Sequence[Diff], labels: Labels = UNNAMED, missing: Sequence[s
         {
             "base": _side(diff.base),
             "current": _side(diff.current),
-            "differences": [fields(difference, DIFFERENCE_FIELDS) for difference in diff.differences],
+            "differences": diff.differences,
             "step": _part(diff, diff.step),
             "levels": [
                 {

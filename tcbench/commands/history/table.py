@@ -14,7 +14,6 @@ from tcbench.show.document import document, fields
 from tcbench.show.format import changes, counted, plural, threshold
 from tcbench.show.naming import distinguishing_settings, rate_unit
 from tcbench.show.notes import Caution
-from tcbench.show.sides import DIFFERENCE_FIELDS
 from tcbench.show.simulated import is_simulated
 from tcbench.show.tables import COUNT, RATE, Column, Table
 from tcbench.show.verdicts import FORMS, STYLES, signed, tone
@@ -184,6 +183,5 @@ def _point(point: HistoryPoint) -> dict[str, Any]:
         **fields(point.side, "status reason trials trials_ok"),
         **fields(point, "images_per_s interval since=since.name"),
         **fields(point, "ratio=change.ratio verdict=change.verdict failing=regressed"),
-        **fields(point, "why=change.why more_trials=change.more_trials phase=change.culprit.name"),
-        "new_line": [fields(difference, DIFFERENCE_FIELDS) for difference in point.broken_by],
+        **fields(point, "why=change.why more_trials=change.more_trials phase=change.culprit.name new_line=broken_by"),
     }
