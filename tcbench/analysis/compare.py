@@ -236,8 +236,8 @@ def _fills_device(measurement: Measurement, median_step_s: float) -> bool:
 @dataclass(frozen=True)
 class PhaseChange:
     """The change of one phase. `base_s` and `current_s` are means over trials of its typical time, and `change_s` is
-    current - base with its 95% interval. If the phase is judged, `slower_by` is the time it gained as a fraction of the
-    base's step, with a 95% interval from pooled noise, and `decision` is the verdict."""
+    current - base with its 95% interval. If the phase is judged, `slower_by` says how much longer it takes as a
+    fraction of the base's step, with a 95% interval from pooled noise, and `decision` is the verdict."""
 
     name: str
     base_s: float

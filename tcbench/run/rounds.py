@@ -153,8 +153,8 @@ def in_order(cells: Sequence[PlannedCell], *, in_haste: bool = False) -> list[Pl
     of each) at the standard batch sizes, so that an interrupted run has the most important cells; then the others in
     their given order. In haste, the best config comes first of all."""
     runnable = [planned for planned in cells if planned.skip_reason is None]
-    feet, climbed = _ends([planned.cell for planned in runnable])
-    ends = {name: rank for rank, name in enumerate([*climbed, *feet] if in_haste else [*feet, *climbed])}
+    feet, ladder_tops = _ends([planned.cell for planned in runnable])
+    ends = {name: rank for rank, name in enumerate([*ladder_tops, *feet] if in_haste else [*feet, *ladder_tops])}
     sizes = {planned.cell.batch_size for planned in runnable}
     standard = [size for size in _STANDARD_SIZES if size in sizes] or sorted(sizes)[-1:]
     ranks = max((planned.cell.ranks for planned in runnable), default=1)
@@ -173,5 +173,5 @@ def _ends(cells: Sequence[Cell]) -> tuple[list[str], list[str]]:
 
     tops = [top for top in configs if not any(below(top, other) for other in configs)]
     feet = [foot for foot in configs if foot not in tops and not any(below(other, foot) for other in configs)]
-    climbed = [top for top in reversed(tops) if any(below(foot, top) for foot in feet)]
-    return feet, climbed
+    ladder_tops = [top for top in reversed(tops) if any(below(foot, top) for foot in feet)]
+    return feet, ladder_tops
