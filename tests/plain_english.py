@@ -68,6 +68,24 @@ def counts(source: str) -> tuple[int, int]:
     )
 
 
+def undocumented(source: str) -> list[str]:
+    """Return the public classes and module-level functions without a docstring, and "module" for the module itself."""
+    tree = ast.parse(source)
+    definitions = (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+    public = [node for node in tree.body if isinstance(node, definitions) and not node.name.startswith("_")]
+    missing = [] if ast.get_docstring(tree) or not tree.body else ["module"]
+    return missing + [node.name for node in public if not ast.get_docstring(node)]
+
+
+def every_undocumented() -> list[str]:
+    """Return the places in tcbench that lack a docstring, as `file: name`."""
+    return [
+        f"{path.relative_to(ROOT).as_posix()}: {name}"
+        for path in sorted((ROOT / "tcbench").rglob("*.py"))
+        for name in undocumented(path.read_text("utf-8"))
+    ]
+
+
 def classes_with_two_meanings() -> list[str]:
     """Return the names that several classes of tcbench have, private ones left out."""
     defined: Counter[str] = Counter()

@@ -33,5 +33,14 @@ def test_no_file_has_more_than_is_listed():
     assert current == listed, "fewer than listed: `uv run python tests/plain_english.py >tests/plain_english.tsv`"
 
 
+def test_every_public_module_class_and_function_has_a_docstring():
+    assert plain_english.undocumented(SAMPLE) == []
+    assert plain_english.undocumented("class Cell:\n    def rate(self): ...\ndef _private(): ...\n") == [
+        "module",
+        "Cell",
+    ]
+    assert plain_english.every_undocumented() == []
+
+
 def test_no_more_classes_share_a_name():
     assert " ".join(plain_english.classes_with_two_meanings()) == TWO_MEANINGS

@@ -1,7 +1,8 @@
-"""The rung contract: one optimisation, in one file, that changes parts before they are built.
+"""The interface of a rung: one optimisation, in one file, that changes the parts of a training step before it is built.
 
-Owns what a rung declares and the stages it may change. Knows no framework: what the parts are is between a backend and
-its rungs. A rung changes only the stages it overrides; a backend folds the rungs in the config's order."""
+It defines what a rung declares and the stages that it may change. It is independent of frameworks: each backend agrees
+with its rungs on what the parts are. A rung changes only the stages that it overrides. A backend applies the rungs in
+the config's order."""
 
 import contextlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -16,8 +17,9 @@ from tcbench.core.packages import Package
 
 @dataclass(frozen=True)
 class Needs:
-    """Another rung without which this one does not work. `when` names the rung that brings the need about
-    (None: always); `why` is shown to the user."""
+    """Another rung that this one requires.
+
+    `when` names a third rung that causes the requirement; None means always. `why` is shown to the user."""
 
     rung: str
     why: str
@@ -26,8 +28,10 @@ class Needs:
 
 @dataclass(frozen=True)
 class Instructions:
-    """Instructions of a processor by Linux's names, of which it takes one. The same numbers come without; `without`
-    says how. `optional`: it runs all the same; others are skipped unless they are named."""
+    """Instructions of a processor, by their names in Linux, of which a rung needs one to be fast.
+
+    Without them the numbers are the same; `without` says how they are computed then. On such a processor the rung is
+    skipped unless the user names it, or unless it is `optional`."""
 
     any_of: tuple[str, ...]
     without: str
@@ -35,18 +39,24 @@ class Instructions:
 
 
 BF16 = Instructions(("avx512_bf16", "amx_bf16"), "emulated, bf16 is computed in fp32")
-"""For products of bfloat16 numbers."""
+"""Instructions for products of bfloat16 numbers."""
 
 FP16 = Instructions(("amx_fp16",), "stored in 16 bits, computed in 32", optional=True)
-"""For products of float16 numbers that are summed in float32. Those of AVX512-FP16 sum in float16, so that oneDNN
-converts and multiplies in float32 there (oneDNN Developer Guide, Data Types, "Hardware Limitations")."""
+"""Instructions for products of float16 numbers with sums in float32.
+
+AVX512-FP16 is not among them: it sums in float16, so oneDNN converts to float32 first (oneDNN Developer Guide, Data
+Types, "Hardware Limitations")."""
 
 
 @dataclass(frozen=True)
 class Requires:
-    """Requirements of a rung: one of some kinds of device (None: any), a compute capability (of devices that have one),
-    instructions of a processor, packages, other rungs, and others where there are many ranks; `alone` says why it does
-    not run on many at all."""
+    """Requirements of a rung.
+
+    - `devices`: kinds of device, one of which is needed; None means any.
+    - `compute_capability`: the lowest that works, for devices that have one.
+    - `rungs_on_many_ranks`: other rungs that are needed with several ranks.
+    - `alone`: why the rung does not run on several ranks at all; None if it does.
+    """
 
     devices: frozenset[str] | None = None
     compute_capability: tuple[int, int] | None = None
@@ -57,16 +67,21 @@ class Requires:
     alone: str | None = None
 
     def is_emulated(self, instructions: frozenset[str] | None) -> bool:
-        """Whether a processor that has these lacks those it takes; None: another kind of device."""
+        """Return whether a processor lacks the required instructions; False for other devices (None)."""
         needed = self.instructions
         return needed is not None and instructions is not None and instructions.isdisjoint(needed.any_of)
 
 
 @dataclass(frozen=True)
 class Tolerance:
-    """Relative distances: of each step's loss; in the L2 norm of what training did to all parameters; of the gradient
-    at the first weights, in the L2 norm, of the parameter that is farthest; and how much longer or shorter the
-    gradient of one kind of parameter may be, which rounding hardly changes however wide it scatters. None: not held."""
+    """The largest relative distances that a rung may cause. None: not checked.
+
+    - `loss`: of each step's loss.
+    - `update`: of the change of all parameters by training, in the L2 norm.
+    - `gradient`: of the first step's gradient, in the L2 norm, for the parameter with the largest distance.
+    - `length`: of the length of the gradient of one kind of parameter. Rounding scatters gradients but hardly changes
+      their length.
+    """
 
     loss: float
     update: float
@@ -76,14 +91,18 @@ class Tolerance:
 
 @dataclass(frozen=True)
 class Parity:
-    """The distance that a config may have from the same config without the rung, same seed and batches.
+    """How far a config may be from the same config without the rung, with the same seed and batches.
 
-    `exact`: bit-identical losses and parameters. `tolerance`: within that of the dtype which a config stores
-    activations in, over 5 steps at a learning rate of 0.01. `other`: it trains in another way on purpose, and is held
-    within the same tolerance against itself in float64. (The update's tolerance is wide: where rounding moves a value
-    across ReLU's kink, a whole gradient appears or vanishes. At the first weights that is seldom so in float32, and the
-    gradient's is narrow.) `input`: the rung delivers other pixels, so losses are not compared; `pixels` bounds the mean
-    absolute error of a centre crop, in units of 0..255. `where`: the condition under which it holds, in words."""
+    - `exact`: losses and parameters are bit-identical.
+    - `tolerance`: within the tolerance of the dtype in which the config stores activations, over 5 steps at a learning
+      rate of 0.01. The tolerance of `update` is wide, because a whole gradient appears or vanishes when rounding moves
+      a value across ReLU's kink. In the first step that is rare in float32, so the tolerance of `gradient` is narrow.
+    - `other`: the rung trains differently on purpose, and is compared with itself in float64, with the same tolerances.
+    - `input`: the rung delivers other pixels, so losses are not compared. `pixels` is the largest mean absolute error
+      of a centre crop, in units of 0 to 255.
+
+    `where` states the condition under which this holds.
+    """
 
     kind: Literal["exact", "tolerance", "other", "input"]
     float32: Tolerance | None = None
@@ -92,8 +111,8 @@ class Parity:
     pixels: float = 0.0
     where: str = ""
 
-    def of(self, storage: str) -> Tolerance | None:
-        """The tolerance in a config that stores this dtype."""
+    def tolerance(self, storage: str) -> Tolerance | None:
+        """Return the tolerance for a config that stores activations in this dtype."""
         return {"float32": self.float32, "float16": self.float16, "bfloat16": self.bfloat16}[storage]
 
     def __str__(self) -> str:
@@ -111,7 +130,7 @@ class Parity:
 EXACT = Parity("exact")
 
 EXACT_ALONE = Parity("exact", where="on one rank")
-"""For a rung about ranks, which changes nothing where there is one."""
+"""Parity of a rung for several ranks, which changes nothing on a single one."""
 
 ROUNDING = Parity(
     "tolerance",
@@ -119,7 +138,7 @@ ROUNDING = Parity(
     float16=Tolerance(1e-2, 0.3, 0.15, 0.01),
     bfloat16=Tolerance(2e-2, 0.4, 0.35, 0.015),
 )
-"""For a rung that computes the same numbers in another order."""
+"""Parity of a rung that computes the same numbers in another order."""
 
 
 Update = Callable[[Any, Any, Any, Any], tuple[Any, Any]]
@@ -127,17 +146,19 @@ Update = Callable[[Any, Any, Any, Any], tuple[Any, Any]]
 
 
 def sgd(weights: Any, gradient: Any, velocity: Any, train: Any) -> tuple[Any, Any]:
-    """SGD with momentum and weight decay: the update of a config whose rungs declare no other."""
-    kept = 0.0 if velocity is None else train.momentum * velocity
-    velocity = kept - train.learning_rate * (gradient + train.weight_decay * weights)
+    """Update weights by SGD with momentum and weight decay, the default of a config whose rungs declare no other."""
+    momentum = 0.0 if velocity is None else train.momentum * velocity
+    velocity = momentum - train.learning_rate * (gradient + train.weight_decay * weights)
     return weights + velocity, velocity
 
 
 class Rung:
-    """One optimisation. Subclasses set the declarations and override the stages they change. Every stage takes what the
-    rungs before it left and the cell's settings, and returns what the next rung gets. `shows` is what a training
-    session is seen to do because of the rung, by observed property: a rung changes these and no other observed
-    property. `conflicts` names the rungs that it does not go with; a mapping says why."""
+    """One optimisation. Subclasses set the declarations and override the stages that they change.
+
+    A stage takes what the previous rungs returned and the cell's settings, and returns what the next rung gets.
+    `shows` maps observable properties of a training session to the values that the rung causes; the rung changes no
+    other observable property. `conflicts` names rungs that cannot be used together with it; a mapping also says why.
+    """
 
     name: ClassVar[str]
     says: ClassVar[str]
@@ -150,56 +171,57 @@ class Rung:
     source: ClassVar[str]
 
     def scope(self, settings: Any) -> contextlib.AbstractContextManager[None]:
-        """Process or library state held from build to end."""
+        """A context for state of the process or of a library, from the build of a session to its end."""
         return contextlib.nullcontext()
 
     def parts(self, parts: Any, settings: Any) -> Any:
-        """The parts the model is built from."""
+        """Return the parts from which the model is built."""
         return parts
 
     def optimizer(self, optimizer: Any, settings: Any) -> Any:
-        """The description of the optimizer, before it is built."""
+        """Return the description of the optimizer, before it is built."""
         return optimizer
 
     def applies(self, update: Update) -> Update:
-        """The update that the optimizer is held against in float64, from that of the rungs before it."""
+        """Return the update with which the optimizer is compared in float64, given that of the previous rungs."""
         return update
 
     def exchange(self, exchange: Any, settings: Any) -> Any:
-        """The description of how gradients are averaged over ranks; not asked where there is one rank."""
+        """Return the description of how gradients are averaged over ranks. Not called for a single rank."""
         return exchange
 
     def feed(self, recipe: Any, settings: Any) -> Any:
-        """The recipe of batches: their source, and the stages around it."""
+        """Return the recipe of batches: their source, and the stages around it."""
         return recipe
 
     def step(self, phases: Any, settings: Any) -> Any:
-        """The phases of one step."""
+        """Return the phases of one step."""
         return phases
 
 
 def storage_of(rungs: Iterable[Rung]) -> str:
-    """The dtype in which a config of these rungs stores activations: float32 where none says otherwise."""
+    """Return the dtype in which a config of these rungs stores activations; float32 by default."""
     return next((rung.shows["storage"] for rung in rungs if "storage" in rung.shows), "float32")
 
 
 @dataclass(frozen=True)
 class RungSet:
-    """The rungs of one backend, by name, in the order in which they are shown."""
+    """The rungs of one backend, by name, in display order."""
 
     backend: str
     rungs: Mapping[str, Rung] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, backend: str, rungs: Iterable[Rung]) -> Self:
+    def from_rungs(cls, backend: str, rungs: Iterable[Rung]) -> Self:
+        """Return the set of these rungs."""
         return cls(backend, by_name(rungs))
 
     @classmethod
     def defined_in(cls, backend: str, *modules: ModuleType) -> Self:
-        """One of every rung that the modules define, in that order."""
-        named = [(module.__name__, kind) for module in modules for kind in vars(module).values()]
-        kinds = (kind for name, kind in named if isinstance(kind, type) and kind.__module__ == name)
-        return cls.of(backend, (kind() for kind in kinds if issubclass(kind, Rung)))
+        """Return the set of all rungs that the modules define, in that order."""
+        members = [(module.__name__, member) for module in modules for member in vars(module).values()]
+        kinds = (kind for name, kind in members if isinstance(kind, type) and kind.__module__ == name)
+        return cls.from_rungs(backend, (kind() for kind in kinds if issubclass(kind, Rung)))
 
     def __getitem__(self, name: str) -> Rung:
         return self.rungs[name]
@@ -208,16 +230,17 @@ class RungSet:
         return name in self.rungs
 
     def emulated(self, names: Iterable[str], instructions: frozenset[str] | None) -> tuple[str, ...]:
-        """Those rungs that a processor with these instructions emulates; None: another kind of device."""
+        """Return the rungs that a processor with these instructions emulates; none for other devices (None)."""
         return tuple(name for name in names if name in self and self[name].requires.is_emulated(instructions))
 
     def problem(self, names: Sequence[str]) -> str | None:
-        """Why this list of rungs is not a config, or None. Rungs must be known, named once, without conflicts, and
-        each must have the rungs it needs before it."""
+        """Return why this list of rungs is not a valid config, or None.
+
+        Rungs must exist, occur once, and not conflict, and the rungs that each requires must stand before it."""
         for place, name in enumerate(names):
             if name not in self.rungs:
-                known = f"known: {', '.join(self.rungs)}"
-                return f"unknown rung '{name}' ({hint(name, self.rungs, known)})"
+                expected = f"known: {', '.join(self.rungs)}"
+                return f"unknown rung '{name}' ({hint(name, self.rungs, expected)})"
             if name in names[:place]:
                 return f"rung '{name}' is named twice"
             rung = self.rungs[name]
@@ -233,8 +256,9 @@ class RungSet:
         return None
 
     def problem_of_many(self, names: Sequence[str]) -> str | None:
-        """The reason why a config of these rungs does not run on many ranks though it does on one, or None. Nothing is
-        known of the rungs of a step of the user's own."""
+        """Return why a config of these rungs does not run on several ranks, or None.
+
+        Unknown rungs, as of a user's own step, are ignored."""
         for name in filter(self.__contains__, names):
             requires = self.rungs[name].requires
             if requires.alone is not None:

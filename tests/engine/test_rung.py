@@ -9,7 +9,9 @@ def rung(name: str, **declared: object) -> Rung:
 
 
 NEEDS = Requires(rungs=(Needs("b", when="a", why="because"), Needs("d", why="always")))
-RUNGS = RungSet.of("test", [rung("a", conflicts=frozenset({"b"})), rung("b"), rung("c", requires=NEEDS), rung("d")])
+RUNGS = RungSet.from_rungs(
+    "test", [rung("a", conflicts=frozenset({"b"})), rung("b"), rung("c", requires=NEEDS), rung("d")]
+)
 
 
 @pytest.mark.parametrize(

@@ -77,7 +77,10 @@ def test_what_a_busy_machine_measures_is_not_kept_and_is_measured_again(monkeypa
     monkeypatch.setattr(ceilings, "_measure", lambda summary: measured.pop(0))
     assert of_kept(local_summary()).busy and ceilings._cached(local_summary()) is None
     assert (
-        ceilings.find_ceilings(local_summary(), reached(6e10), fresh=False, progress=lambda *_: None).at("fp32") == 6e10
+        ceilings.find_ceilings(local_summary(), reached(6e10), fresh=False, progress=lambda *_: None).peak_flops_s(
+            "fp32"
+        )
+        == 6e10
     )
     assert ceilings._cached(local_summary()) is None  # what was reached is no better than these
     assert of_kept(local_summary()) == ceilings._cached(local_summary()) == VALUE
@@ -113,11 +116,11 @@ def test_what_beats_a_ceiling_has_it_measured_anew_and_is_kept_in_its_place_if_i
         raised_ceilings(local_summary(), **reached(8e10)) == VALUE and len(measured) == 1
     )  # a busy moment had told it
     assert [done for _, done, _ in stages] == [0, 1]
-    assert raised_ceilings(local_summary(), **reached(2e11)).at("fp32") == 2e11 and len(measured) == 2
+    assert raised_ceilings(local_summary(), **reached(2e11)).peak_flops_s("fp32") == 2e11 and len(measured) == 2
     # Kept: nothing measures again, and whatever asks has it, until more is measured or reached.
     assert (
-        raised_ceilings(local_summary(), **reached(2e11)).at("fp32")
-        == ceilings.recorded_ceilings(local_summary()).at("fp32")
+        raised_ceilings(local_summary(), **reached(2e11)).peak_flops_s("fp32")
+        == ceilings.recorded_ceilings(local_summary()).peak_flops_s("fp32")
         == 2e11
     )
     assert (
@@ -129,15 +132,15 @@ def test_what_beats_a_ceiling_has_it_measured_anew_and_is_kept_in_its_place_if_i
     assert raised_ceilings(local_summary(), **reached(3e10, "memory")).memory_bytes_s == 3e10 and len(measured) == 3
     monkeypatch.setattr(ceilings, "_measure", lambda summary: make_ceilings(1e10, fp32=4e11))
     anew = of_fresh(local_summary())
-    assert (anew.at("fp32"), anew.memory_bytes_s, anew.reached.keys()) == (4e11, 3e10, {"memory"})
+    assert (anew.peak_flops_s("fp32"), anew.memory_bytes_s, anew.reached.keys()) == (4e11, 3e10, {"memory"})
     # What others measured is not this machine's to change, and what ran on another of its name tells nothing of it.
     namesake = of_machine(device.host_device().machine, kernel="another")
     assert (
-        raised_ceilings(namesake, **reached(9e12)).at("fp32") == 9e12
+        raised_ceilings(namesake, **reached(9e12)).peak_flops_s("fp32") == 9e12
         and ceilings.recorded_ceilings(local_summary()) == anew
     )
     assert ceilings._keep(of_machine("elsewhere"), busy) == busy
-    assert raised_ceilings(of_machine("elsewhere"), **reached(2e11)).at("fp32") == 2e11
+    assert raised_ceilings(of_machine("elsewhere"), **reached(2e11)).peak_flops_s("fp32") == 2e11
     assert ceilings.recorded_ceilings(of_machine("elsewhere")) == busy
 
 
@@ -160,7 +163,7 @@ def test_a_gpu_that_is_not_here_has_its_published_peak_and_says_so() -> None:
     limits = of_kept(of_machine("tesla-v100", v100.device_name, "cuda:0"))
     assert not limits.measured
     assert limits.says == "the published peak of the V100, not measured"
-    assert limits.at("fp16") == peak_rates(v100).at("fp16")
+    assert limits.peak_flops_s("fp16") == peak_rates(v100).peak_flops_s("fp16")
     with pytest.raises(SelectionError, match="not known here"):
         of_kept(of_machine("unheard-of", "Unheard-of GPU", "cuda:0"))
 

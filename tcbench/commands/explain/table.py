@@ -115,7 +115,7 @@ def flop_utilisation(explanation: Explanation) -> float | None:
     limits = ceilings.recorded_ceilings(summary) if summary.gflops_s else None
     if summary.gflops_s is None or limits is None:
         return None
-    return summary.gflops_s * 1e9 / summary.cell.ranks / limits.at(precision_of(summary.cell.rungs))
+    return summary.gflops_s * 1e9 / summary.cell.ranks / limits.peak_flops_s(precision_of(summary.cell.rungs))
 
 
 class BelowRoof(NamedTuple):

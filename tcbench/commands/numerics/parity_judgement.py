@@ -42,14 +42,14 @@ def judge(runs: Sequence[ParityRun], rung_of: Callable[[str], Rung]) -> tuple[Ju
 def _judged(run: ParityRun, rung: Rung) -> JudgedRun:
     """Judge a run by its last rung."""
     parity = rung.rounding if run.config == BASE else rung.parity
-    tolerance, same_batches = parity.of(run.storage) or EXACT_TOLERANCE, parity.kind == "input"
+    tolerance, same_batches = parity.tolerance(run.storage) or EXACT_TOLERANCE, parity.kind == "input"
     if run.reason is not None:
         return JudgedRun(run, tolerance, run.reason, same_batches)
     assert run.to_without is not None
     if not run.to_without.finite:
         return JudgedRun(run, tolerance, "its loss or its parameters are not finite", same_batches)
     off = [*_too_far(run.to_without, tolerance), *_wrong_update(run), *_wrong_properties(run, rung)]
-    if off and parity.kind in ("tolerance", "other") and parity.of(run.storage) is None:
+    if off and parity.kind in ("tolerance", "other") and parity.tolerance(run.storage) is None:
         off.append(f"{run.rung} declares no tolerance for {run.storage}")
     return JudgedRun(run, tolerance, ", ".join(off) or None, same_batches)
 

@@ -157,7 +157,7 @@ def _head(grid: Iterable[Axes], panels: Sequence[tuple[str, _Pairs]], width: flo
 def _frame(axes: Axes, cells: Sequence[CellRoofline]) -> None:
     """Set logarithmic axes of FLOP per byte and FLOP/s that include all parts and ceilings."""
     parts = [part for cell in cells for part in (*worth_showing(cell.phases), *worth_showing(cell.layers))]
-    peaks = [peak for cell in cells if math.isfinite(peak := cell.ceilings.at(cell.precision))]
+    peaks = [peak for cell in cells if math.isfinite(peak := cell.ceilings.peak_flops_s(cell.precision))]
     ridges = [ridge for cell in cells if 0 < (ridge := cell.ceilings.ridge(cell.precision)) < math.inf]
     x = [part.intensity for part in parts] + ridges or [1.0]
     x += [part.intensity for part in cells[0].layers if len(cells) == 1 and part.flops and part.bytes]
@@ -208,7 +208,7 @@ def _draw(
 def _roof_labels(axes: Axes, roofs: Sequence[tuple[Ceilings, ConfigPrecision]]) -> Iterator[tuple[str, Point, Point]]:
     """Yield the label of each peak with the ends of its line, and that of the bandwidth with points of its slope."""
     for ceilings, precision in roofs:
-        peak, ridge = ceilings.at(precision), max(ceilings.ridge(precision), axes.get_xlim()[0])
+        peak, ridge = ceilings.peak_flops_s(precision), max(ceilings.ridge(precision), axes.get_xlim()[0])
         yield f"{precision}: {number(peak / 1e9)} GFLOP/s", (axes.get_xlim()[1], peak), (ridge, peak)
     (low, high), bandwidth = axes.get_xlim(), roofs[0][0].memory_bytes_s
     low, high = max(low, axes.get_ylim()[0] / bandwidth), min(roofs[0][0].ridge(roofs[0][1]), high)

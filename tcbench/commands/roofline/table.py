@@ -25,7 +25,7 @@ def raised_ceilings(ceilings: Ceilings) -> list[str]:
 
 
 def _flops_s(ceilings: Ceilings) -> dict[str, float]:
-    return {name: ceilings.at(name) for name in ceilings.flops_s}
+    return {name: ceilings.peak_flops_s(name) for name in ceilings.flops_s}
 
 
 _Row = tuple[CellRoofline, WorkPart]

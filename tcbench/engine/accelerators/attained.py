@@ -1,12 +1,11 @@
-"""The time that a piece of work takes on a modelled GPU, and what asking for it costs the host, from one table of what
-GPUs attain of their peaks.
+"""A model of the time that a GPU needs for a piece of work, and of the host's time to launch it.
 
     expected = max(FLOPs * waves / (peak * fraction), bytes / (bandwidth * fraction)) + latency
 
-The table is attained.toml, beside this module: each row with its source. No row comes from a training rate.
-FLOPs and bytes are the work's own; what a GPU must do beyond them is added here, from how it works: a normalisation
-reads its input twice, a product's last wave of tiles fills no more multiprocessors than it has tiles, Tensor Cores want
-channels innermost and in eights. docs/virtual.md says how well this predicts."""
+The fractions of the peaks that GPUs attain are in attained.toml, each row with its source. No row comes from a training
+rate. FLOPs and bytes are those of the work. The model adds what a GPU does beyond them: a normalisation reads its input
+twice, the last wave of a matrix product leaves multiprocessors idle, and Tensor Cores need channels innermost and in
+multiples of eight. docs/virtual.md compares predictions with published measurements."""
 
 import functools
 import hashlib
@@ -29,13 +28,15 @@ _FITTED_ON = 70
 """The compute capability on which convolutions were measured."""
 
 TILES = ((256, 128), (128, 128), (128, 64), (64, 64))
-"""Output tiles of a matrix product, one per multiprocessor at a time. Source: NVIDIA, "Matrix Multiplication
-Background", sections 2.3, 3.1 and 3.2 (tile and wave quantisation)."""
+"""Sizes of a matrix product's output tiles. A multiprocessor computes one tile at a time.
+
+Source: NVIDIA, "Matrix Multiplication Background", sections 2.3, 3.1 and 3.2 (tile and wave quantisation)."""
 
 ON_CHIP_BYTES = 128 * 1024
-"""Per multiprocessor, what a normalisation can keep of its input between its two passes: half of the register file of
-256 KiB that all compute capabilities from 7.0 have (CUDA C++ Programming Guide). An assumption, and one that matters
-only to small batches: at batch size 64 the inputs are ten times as large."""
+"""Bytes of input per multiprocessor that a normalisation can hold between its two passes.
+
+It is assumed to be half of the register file, which has 256 KiB from compute capability 7.0 on (CUDA C++ Programming
+Guide). This matters for small batches only: at batch size 64, inputs are ten times as large."""
 
 _READ_TWICE = {
     "batch_norm_forward": ("x",),
@@ -43,12 +44,12 @@ _READ_TWICE = {
     "batch_norm_backward": ("x", "gy"),
     "batch_norm_call_backward": ("x", "gy"),
 }
-"""Inputs of a normalisation's statistics (or of the sums of its gradients) that are needed again for its output."""
+"""Inputs that a normalisation reads twice: for its statistics (or its gradients' sums), and for its output."""
 
 
 @functools.cache
 def rows() -> Mapping[str, Any]:
-    """The table: its sources by name, and its rows by kind."""
+    """Return the table attained.toml: its sources by name, and its rows by kind."""
     return tomllib.loads(importlib.resources.files(__package__).joinpath(_FILE).read_text(encoding="utf-8"))
 
 
@@ -57,15 +58,19 @@ _ByConvolution = dict[tuple[str, str, Precision], tuple[float, float]]
 
 @dataclass(frozen=True)
 class Attained:
-    """The table's figures for one card.
+    """A model of one GPU.
 
-    `products`: the share of the peak that a large matrix product attains, by precision; `bandwidth`: the share that a
-    streaming kernel does; `convolutions`: the shares of both that a convolution does, by its kind, filter and
-    precision. The first is above 1 where fewer operations are done than are counted (Winograd's method). `kernel_s` and
-    `convolution_s`: latencies of the device, for every kernel, for a convolution, and for a row of a decomposition
-    (`solver_row_s`), which where it is large reaches the share `solver` of the peak. `driver_s`: the host's time in the
-    driver (and in cuDNN) to ask for something, by a work's `kind`, "copy" or "captured". `link_bytes_s`: between pinned
-    memory of the host and the card. `name` identifies the model of this card in records.
+    Shares of the GPU's peaks:
+    - `products`: of arithmetic, by a large matrix product, by precision;
+    - `bandwidth`: of memory bandwidth, by a streaming kernel;
+    - `convolutions`: of arithmetic and of bandwidth, by a convolution, by its kind, filter and precision. The first is
+      above 1 for Winograd's method, which does fewer operations than are counted;
+    - `solver`: of arithmetic, by the decomposition of a large matrix.
+
+    Latencies on the device, in seconds: `kernel_s` of a kernel, `convolution_s` of a convolution, `solver_row_s` of a
+    row of a decomposition. `driver_s` is the host's time in the driver and in cuDNN per request, by a work's `kind`,
+    "copy" or "captured". `link_bytes_s` is the rate between the host's pinned memory and the GPU. `name` identifies the
+    model in records.
     """
 
     card: GpuFile
@@ -83,10 +88,11 @@ class Attained:
 
     @property
     def bandwidth_bytes_s(self) -> float:
+        """The memory bandwidth of a streaming kernel, in bytes/s."""
         return self.bandwidth * self.card.memory_bandwidth_bytes_s
 
     def in_memory_s(self, n_bytes: int) -> float:
-        """Of a kernel that reads and writes so much, and does nothing else."""
+        """Return the seconds of a kernel that only reads and writes `n_bytes` in all."""
         return self.kernel_s + n_bytes / self.bandwidth_bytes_s
 
     def expected_s(self, work: w.Work) -> float:
@@ -94,21 +100,23 @@ class Attained:
         return _work_s(work, self)
 
     def over_link_s(self, n_bytes: int) -> float:
-        """Of a copy between the host's pinned memory and the card."""
+        """Return the seconds of a copy of `n_bytes` between the host's pinned memory and the GPU."""
         return self.kernel_s + n_bytes / self.link_bytes_s
 
 
 @functools.cache
 def attained(card: GpuFile) -> Attained:
-    """By the nearest rows of the table, but in proportion to what `tcbench roofline` measured on such a card. Raises
-    SelectionError for one whose peak rates are not known."""
-    here, measured = _by_table(card), ceilings.of_device(card.device_name)
+    """Return the model of a GPU, from the nearest rows of the table.
+
+    If `tcbench roofline` has measured such a GPU, the rates are scaled by its measurement. Raises SelectionError if the
+    GPU's peak rates are not known."""
+    model, measured = _from_table(card), ceilings.measured_on(card.device_name)
     if measured is not None:
-        here = _in_proportion(here, measured)
-    return replace(here, name=f"attained-{_identity(here)}{'+roofline' if measured else ''}")
+        model = _scaled_by(model, measured)
+    return replace(model, name=f"attained-{_identity(model)}{'+roofline' if measured else ''}")
 
 
-def _by_table(card: GpuFile) -> Attained:
+def _from_table(card: GpuFile) -> Attained:
     peaks = peak_rates(card)
     products = {precision: _product(card.sm, precision) for precision in get_args(Precision)}
     bandwidth = _nearest(rows()["bandwidth"], card.sm)["fraction"]
@@ -128,29 +136,30 @@ def _by_table(card: GpuFile) -> Attained:
     )
 
 
-def _in_proportion(here: Attained, measured: Ceilings) -> Attained:
-    """By how many times as fast as expected the same convolutions and the same copy ran: what was measured is no bare
-    product, and holds a convolution's inefficiency already."""
+def _scaled_by(model: Attained, measured: Ceilings) -> Attained:
+    """Scale a model by the ratio of measured to expected rates.
+
+    Both rates are of the same convolutions and the same copy, so that a convolution's inefficiency counts once."""
     faster = {
-        precision: measured.flops_s[precision] * _work_s(work, here) / work.flops
-        for precision, work in ceilings.products(here.card.sm).items()
+        precision: measured.flops_s[precision] * _work_s(work, model) / work.flops
+        for precision, work in ceilings.products(model.card.sm).items()
         if precision in measured.flops_s
     }
     copied = 2 * ceilings.COPY_BYTES
-    wider = measured.bandwidth_bytes_s * here.in_memory_s(copied) / copied
+    wider = measured.bandwidth_bytes_s * model.in_memory_s(copied) / copied
     return replace(
-        here,
-        products={precision: share * faster.get(precision, 1.0) for precision, share in here.products.items()},
-        bandwidth=here.bandwidth * wider,
+        model,
+        products={precision: share * faster.get(precision, 1.0) for precision, share in model.products.items()},
+        bandwidth=model.bandwidth * wider,
         convolutions={
             key: (arithmetic * faster.get(key[2], 1.0), memory * wider)
-            for key, (arithmetic, memory) in here.convolutions.items()
+            for key, (arithmetic, memory) in model.convolutions.items()
         },
     )
 
 
 def sample_works() -> Iterator[w.Work]:
-    """Works that the model times in each of its ways. Their times tell one model from another."""
+    """Yield works that together use every branch of the model. Their times distinguish one model from another."""
     for work, r, stride in itertools.product((w.ConvFprop, w.ConvDgrad, w.ConvWgrad), (1, 3), (1, 2)):
         for layout, dtype, computed in _SAMPLE_FORMATS:
             yield work(w.Conv2d(32, 68, 28, 28, 136, r, r, stride, r // 2, layout, dtype, computed))
@@ -169,24 +178,26 @@ _SAMPLE_FORMATS: tuple[tuple[w.Layout, w.DType, w.Math], ...] = (
 )
 
 
-def _identity(here: Attained) -> str:
-    """A digest of the card, of its figures, and of the times that the model gives for sample works, to six digits."""
-    card = here.card
+def _identity(model: Attained) -> str:
+    """Return a digest of the GPU, of the model's figures, and of its times for sample works, to six digits."""
+    card = model.card
     figures = [
         *(card.sm, card.multiprocessors, card.memory_bytes, card.memory_bandwidth_bytes_s, card.sm_clock_hz),
-        *(here.bandwidth, here.kernel_s, here.convolution_s, here.solver_row_s, here.solver, here.link_bytes_s),
-        *here.products.values(),
-        *itertools.chain.from_iterable(shares for _, shares in sorted(here.convolutions.items())),
-        *(seconds for _, seconds in sorted(here.driver_s.items())),
-        *(_work_s(work, here) for work in sample_works()),
+        *(model.bandwidth, model.kernel_s, model.convolution_s, model.solver_row_s, model.solver, model.link_bytes_s),
+        *model.products.values(),
+        *itertools.chain.from_iterable(shares for _, shares in sorted(model.convolutions.items())),
+        *(seconds for _, seconds in sorted(model.driver_s.items())),
+        *(_work_s(work, model) for work in sample_works()),
     ]
     text = " ".join([card.device_name, *(f"{figure:.6g}" for figure in figures)])
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
 def _convolutions(products: Mapping[Precision, float], bandwidth: float) -> _ByConvolution:
-    """In proportion to the card's products and bandwidth over those of the card that they were measured on. TF32's are
-    float16's, on the same Tensor Cores."""
+    """Return the shares of the peaks that convolutions attain.
+
+    The table has the shares of one GPU. They are scaled by the ratio of the two GPUs' matrix products and bandwidths.
+    TF32 has the shares of float16, which runs on the same Tensor Cores."""
     fitted: dict[Precision, Precision] = {"fp32": "fp32", "tf32": "fp16", "fp16": "fp16"}
     wider = bandwidth / _nearest(rows()["bandwidth"], _FITTED_ON)["fraction"]
     return {
@@ -202,88 +213,94 @@ def _convolutions(products: Mapping[Precision, float], bandwidth: float) -> _ByC
 
 
 def _product(capability: int, precision: Precision) -> float:
-    """The row of the compute capability; of a precision that it lacks, that of float32."""
+    """Return the share that a matrix product attains; float32's for a precision that the GPU lacks."""
     row = _nearest([row for row in rows()["product"] if precision in row], capability)
     return float(row[precision] if row["capability"] <= capability else _product(capability, "fp32"))
 
 
-def _nearest(known: Sequence[Mapping[str, Any]], capability: int) -> Mapping[str, Any]:
-    """The row of a compute capability, else of the last one before it, else the first."""
-    before = [row for row in known if row["capability"] <= capability]
-    return max(before, key=lambda row: row["capability"]) if before else known[0]
+def _nearest(candidates: Sequence[Mapping[str, Any]], capability: int) -> Mapping[str, Any]:
+    """Return the row of a compute capability, else of the highest one below it, else the first row."""
+    earlier = [row for row in candidates if row["capability"] <= capability]
+    return max(earlier, key=lambda row: row["capability"]) if earlier else candidates[0]
 
 
 # -- the model ---------------------------------------------------------------------------------------------------------
 
 
-def _work_s(work: w.Work, here: Attained) -> float:
+def _work_s(work: w.Work, model: Attained) -> float:
     if work.name.startswith("conv_"):
         _, kind, *_ = work.name.split("_")
-        return _convolution_s(kind, work, here)
+        return _convolution_s(kind, work, model)
     if isinstance(work, w.CholeskyInverse):
-        return _inverse_s(work, here)
+        return _inverse_s(work, model)
     precision: Precision = "fp32"
     flops = work.flops
     if isinstance(work, w.KroneckerFactor) and work.dtype in w.HALVES:
-        # A whole product on Tensor Cores: cuBLAS makes one triangle of float32 alone.
+        # On Tensor Cores cuBLAS computes the whole product; only in float32 it computes one triangle.
         flops, precision = 2 * work.flops, "fp16"
-    arithmetic_s = flops / (here.peaks.at(precision) * here.products[precision])
-    traffic = work.bytes + _read_again_bytes(work, here.card)
-    return max(arithmetic_s, traffic / here.bandwidth_bytes_s) + here.kernel_s
+    arithmetic_s = flops / (model.peaks.peak_flops_s(precision) * model.products[precision])
+    traffic = work.bytes + _read_again_bytes(work, model.card)
+    return max(arithmetic_s, traffic / model.bandwidth_bytes_s) + model.kernel_s
 
 
-def _inverse_s(work: w.CholeskyInverse, here: Attained) -> float:
-    """A decomposition (1/3 of size³) and a solution for every column of the identity (2 size³), row after row, between
-    two kernels that read and write the matrix: what tcbench/engine/accelerators/cuda/solver.py asks for."""
-    flops_s = (7 / 3) * work.size**3 / (here.peaks.at("fp32") * here.solver)
-    rows_s = 3 * work.size * here.solver_row_s  # once down to decompose, once up and once down to solve
-    return flops_s + rows_s + 2 * work.bytes / here.bandwidth_bytes_s + 4 * here.kernel_s
+def _inverse_s(work: w.CholeskyInverse, model: Attained) -> float:
+    """Return the seconds of a Cholesky inverse, as tcbench/engine/accelerators/cuda/solver.py computes it.
+
+    The decomposition takes size³ / 3 operations, the solution for every column of the identity 2 size³. Both go row by
+    row. Two kernels, one before and one after them, read and write the matrix."""
+    flops_s = (7 / 3) * work.size**3 / (model.peaks.peak_flops_s("fp32") * model.solver)
+    rows_s = 3 * work.size * model.solver_row_s  # once down to decompose, once up and once down to solve
+    return flops_s + rows_s + 2 * work.bytes / model.bandwidth_bytes_s + 4 * model.kernel_s
 
 
-def _convolution_s(kind: str, work: w.Work, here: Attained) -> float:
+def _convolution_s(kind: str, work: w.Work, model: Attained) -> float:
     conv: w.Conv2d = work.conv  # type: ignore[attr-defined]
-    precision = here.peaks.precision(work)
-    shares = here.convolutions[kind, filter_of(conv), precision]
-    bounds_s = convolution_bounds_s(kind, work, here.card)
+    precision = model.peaks.precision(work)
+    shares = model.convolutions[kind, filter_of(conv), precision]
+    bounds_s = convolution_bounds_s(kind, work, model.card)
     bound_s = max(least_s / share for least_s, share in zip(bounds_s, shares, strict=True))
-    return bound_s + here.convolution_s + _transposes_s(work, conv, precision, here)
+    return bound_s + model.convolution_s + _transposes_s(work, conv, precision, model)
 
 
 def convolution_bounds_s(kind: str, work: w.Work, card: GpuFile) -> tuple[float, float]:
-    """The least time of a convolution's arithmetic, waves and padding with it, and of its traffic, at the card's full
-    rates. `kind`: "fprop", "dgrad" or "wgrad"."""
+    """Return the least seconds of a convolution's arithmetic (with waves and padding) and of its memory traffic.
+
+    Both are at the GPU's peak rates. `kind` is "fprop", "dgrad" or "wgrad"."""
     conv: w.Conv2d = work.conv  # type: ignore[attr-defined]
     peaks = peak_rates(card)
     precision = peaks.precision(work)
     flops = work.flops * _waves(kind, conv, precision, card) * _padding(kind, conv, precision)
-    return flops / peaks.at(precision), work.bytes / card.memory_bandwidth_bytes_s
+    return flops / peaks.peak_flops_s(precision), work.bytes / card.memory_bandwidth_bytes_s
 
 
 def filter_of(conv: w.Conv2d) -> str:
-    """The table's word for a filter: by its size, and whether it has a row for its stride."""
+    """Return the table's name of a convolution's filter, by its size and stride."""
     size = "pointwise" if conv.r == conv.s == 1 else "spatial"
     plain = conv.stride == 1 and (size == "pointwise" or conv.r == conv.s == 3)
     return size if plain else f"{size}-strided"
 
 
 def _waves(kind: str, conv: w.Conv2d, precision: Precision, card: GpuFile) -> float:
-    """The time that the multiprocessors are held over the time of the work itself, by the best tile: the last wave, and
-    tiles at the edge, are done as if they were full. A wgrad splits its long sum over multiprocessors instead, and
-    Winograd's method has tiles of its own."""
+    """Return the factor by which partly filled tiles and the last wave lengthen a convolution, with the best tile size.
+
+    The factor is 1 for wgrad, which splits its long sum over multiprocessors, and for Winograd's method, which has
+    tiles of its own."""
     if kind == "wgrad" or (precision == "fp32" and conv.r > 1):
         return 1.0
     rows, columns = (conv.n * conv.p * conv.q, conv.k) if kind == "fprop" else (conv.n * conv.h * conv.w, conv.c)
 
-    def held(tile: tuple[int, int]) -> int:
+    def occupied(tile: tuple[int, int]) -> int:
         tiles = math.ceil(rows / tile[0]) * math.ceil(columns / tile[1])
         return math.ceil(tiles / card.multiprocessors) * card.multiprocessors * tile[0] * tile[1]
 
-    return min(held(tile) for tile in TILES) / (rows * columns)
+    return min(occupied(tile) for tile in TILES) / (rows * columns)
 
 
 def _padding(kind: str, conv: w.Conv2d, precision: Precision) -> float:
-    """Tensor Cores take channels by 16 bytes; cuDNN pads to that, by zeros that are multiplied as well. Source: NVIDIA,
-    "Convolutional Layers User's Guide" (from cuDNN 7.6.3 on)."""
+    """Return the factor by which padding of channels adds operations.
+
+    Tensor Cores need channels in multiples of 16 bytes, so cuDNN pads them with zeros. Source: NVIDIA, "Convolutional
+    Layers User's Guide" (from cuDNN 7.6.3 on)."""
     if precision == "fp32":
         return 1.0
     step = 8 if precision == "fp16" else 4
@@ -291,16 +308,17 @@ def _padding(kind: str, conv: w.Conv2d, precision: Precision) -> float:
     return math.ceil(channels / step) * step / channels
 
 
-def _transposes_s(work: w.Work, conv: w.Conv2d, precision: Precision, here: Attained) -> float:
-    """Tensor Cores work on channels that are innermost: from NCHW each array is transposed first, by a kernel that
-    reads and writes it. Sources, profiles of cuDNN: on a V100 only what is read is transposed apart ("nhwc2nchw" in the
-    name of the product's kernel; tensorflow/tensorflow#15897), on an A100 also what is written
-    (pytorch/pytorch#81940). One image, or one pixel, is a matrix: it is taken as it is."""
+def _transposes_s(work: w.Work, conv: w.Conv2d, precision: Precision, model: Attained) -> float:
+    """Return the seconds of the transposes of arrays in NCHW: Tensor Cores need channels innermost.
+
+    Each transpose is a kernel that reads and writes the array. On a V100 only inputs take such a kernel: the product's
+    own kernel transposes the output ("nhwc2nchw"; tensorflow/tensorflow#15897). On an A100 outputs take one too
+    (pytorch/pytorch#81940). A single image or pixel is a matrix and needs no transpose."""
     if precision == "fp32" or conv.layout == "NHWC" or conv.n == 1 or conv.h * conv.w == 1:
         return 0.0
     arrays = [operand for operand in work.operands if len(operand.shape) == 4]
-    moved = [operand for operand in arrays if here.card.sm >= 80 or operand.role == "in"]
-    return 2 * sum(operand.bytes for operand in moved) / here.bandwidth_bytes_s + len(moved) * here.kernel_s
+    moved = [operand for operand in arrays if model.card.sm >= 80 or operand.role == "in"]
+    return 2 * sum(operand.bytes for operand in moved) / model.bandwidth_bytes_s + len(moved) * model.kernel_s
 
 
 def _read_again_bytes(work: w.Work, card: GpuFile) -> int:

@@ -1,9 +1,9 @@
-"""The most that a device can do: the rates of arithmetic, in each precision, and of memory. How they are measured, by a
-matrix product and a copy, and those that were, in the user's cache.
+"""Ceilings of a device: its highest rates of arithmetic, by precision, and of memory.
 
-A piece of work that needs F floating-point operations and must move B bytes runs at no more than min(peak, F / B *
-bandwidth): S. Williams, A. Waterman, D. Patterson, "Roofline: An Insightful Visual Performance Model for Multicore
-Architectures", CACM 52(4), 2009. F / B is its arithmetic intensity, in FLOP per byte.
+They are measured by a matrix product and a copy, and stored in the user's cache. Work that needs F floating-point
+operations and must move B bytes runs at no more than min(peak, F / B * bandwidth). F / B is its arithmetic intensity,
+in FLOP per byte. Source: S. Williams, A. Waterman, D. Patterson, "Roofline: An Insightful Visual Performance Model for
+Multicore Architectures", CACM 52(4), 2009.
 """
 
 from collections.abc import Callable, Mapping
@@ -20,29 +20,31 @@ from tcbench.engine.work import HALVES, Conv2d, ConvFprop, DType, Math, Operand,
 from tcbench.hardware import machine
 
 VERSION = "ceilings-v2"
-"""Names the form of what is kept."""
+"""The format of stored ceilings; their folder's name."""
 
 SIZE = 4096
-"""Of a GPU's product: channels in and out, and pixels times images: 2 SIZE^3 FLOP."""
+"""The size of the matrices that a GPU multiplies to be measured: 2 SIZE^3 FLOP."""
 COPY_BYTES = 1 << 30
-"""Of a GPU's copy, which reads and writes as many."""
+"""The bytes that a GPU copies to be measured: it reads as many and writes as many."""
 
 
 def product(size: int, dtype: DType, math: Math = "strict") -> ConvFprop:
-    """A product of two size x size matrices (2 size^3 FLOP) as a 1x1 convolution, by the plans that training uses, so
-    that the ceiling is one that a rung could reach."""
+    """Return a product of two size x size matrices (2 size^3 FLOP) as a 1x1 convolution.
+
+    It runs by the plans that training uses, so that training could reach the ceiling."""
     return ConvFprop(Conv2d(size // 64, size, 8, 8, size, 1, 1, 1, 0, "NHWC", dtype, math))
 
 
 def products(sm: int, size: int = SIZE) -> dict[str, ConvFprop]:
-    """The product by which a GPU of this compute capability is measured in each precision that it has."""
+    """Return the products that measure a GPU of compute capability `sm` (90 for 9.0), by precision."""
     works = {"fp32": product(size, "float32"), "fp16": product(size, "float16")}
     return works | ({"tf32": product(size, "float32", "tf32")} if sm >= 80 else {})
 
 
 def launches(works: Mapping[str, Work], accelerator: Accelerator) -> dict[str, Callable[[], None]]:
-    """Each work on arrays of random values: zeros take less power, and so are multiplied at a clock that training never
-    sees."""
+    """Return launches of works on arrays of random values.
+
+    Values are not zero because zeros take less power, which raises the clock above that of training."""
     import numpy as np
 
     rng = np.random.default_rng(0)
@@ -60,8 +62,10 @@ def launches(works: Mapping[str, Work], accelerator: Accelerator) -> dict[str, C
 
 
 def least_s(runs: Mapping[str, Callable[[], object]], clock: Clock, rounds: int) -> dict[str, float]:
-    """The least seconds of each, which take turns, so that a device whose speed drifts does so for all: other work can
-    only lower a rate. The first round builds plans and warms up, and is not counted."""
+    """Return the least seconds of each run, over `rounds` rounds in which the runs alternate.
+
+    The minimum counts because other work on the device can only lower a rate. Runs alternate so that a drift of the
+    device's speed affects all of them. A first round builds plans and warms up, and does not count."""
     for run in runs.values():
         run()
     clock.mark()
@@ -74,21 +78,25 @@ def least_s(runs: Mapping[str, Callable[[], object]], clock: Clock, rounds: int)
 
 
 Precision = Literal["fp32", "tf32", "fp16"]
-"""Arithmetic of convolutions: in float32, in TensorFloat-32, or on 16 bits of either kind with float32 sums."""
+"""The arithmetic of a convolution: float32, TensorFloat-32, or float16 or bfloat16 with sums in float32."""
 
 
 class Reached(msgspec.Struct, frozen=True):
-    """A rate at which a part of a step ran, FLOP/s or bytes/s, and which part of which cell `by`."""
+    """A rate that a part of a step reached, in FLOP/s or bytes/s. `by` names the part and its cell."""
 
     rate: float
     by: str
 
 
 class Ceilings(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The limits of a device. `flops_s`: floating-point operations per second (a multiply-accumulate is two) by
-    precision; `says`: where they come from, for people. `measured`: by the process that measures, which prints them so,
-    as the cache keeps them. `reached`: what ran faster than these, by precision or `MEMORY`; that is the ceiling then,
-    as is the best of what was measured. `lost`: the share of the processor time that others had meanwhile."""
+    """The highest rates of a device.
+
+    - `flops_s`: floating-point operations per second by precision; a multiply-accumulate counts as two.
+    - `says`: where the rates come from, for people.
+    - `measured`: False for published figures.
+    - `reached`: rates of steps that were above these, by precision or `MEMORY`. They are the ceilings then.
+    - `lost`: the share of CPU time that other processes had during the measurement.
+    """
 
     MEMORY: ClassVar = "memory"
     """The name of the bandwidth in `reached`."""
@@ -103,7 +111,7 @@ class Ceilings(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def busy(self) -> bool:
-        """Whether they were measured on a busy machine, and so are too low."""
+        """Whether the machine was busy during the measurement, so that the rates are too low."""
         return self.lost >= BUSY
 
     @classmethod
@@ -121,51 +129,54 @@ class Ceilings(msgspec.Struct, frozen=True, omit_defaults=True):
     def __hash__(self) -> int:
         return hash((self.device_name, self.bandwidth_bytes_s, self.says))
 
-    def at(self, precision: str) -> float:
-        """FLOP/s. bf16 that is not there computes as fp16 does, others as fp32."""
-        known = self.flops_s.get(precision) or (self.flops_s.get("fp16") if precision == "bf16" else None)
-        return self._or_reached(precision, known or self.flops_s["fp32"])
+    def peak_flops_s(self, precision: str) -> float:
+        """Return the ceiling of arithmetic in FLOP/s. A device without bf16 has that of fp16, else that of fp32."""
+        rate = self.flops_s.get(precision) or (self.flops_s.get("fp16") if precision == "bf16" else None)
+        return self._or_reached(precision, rate or self.flops_s["fp32"])
 
     @property
     def memory_bytes_s(self) -> float:
+        """The ceiling of memory bandwidth in bytes/s."""
         return self._or_reached(self.MEMORY, self.bandwidth_bytes_s)
 
     def _or_reached(self, name: str, rate: float) -> float:
         return max(rate, self.reached[name].rate) if name in self.reached else rate
 
     def precision(self, work: Work) -> Precision:
-        """The arithmetic of a piece of work: float32 for all but convolutions, whatever they store; and of a GPU
-        without TF32."""
+        """Return the arithmetic of a piece of work on this device.
+
+        Everything but convolutions computes in float32, whatever it stores."""
         conv = getattr(work, "conv", None)
         if conv is None:
             return "fp32"
         if conv.dtype in HALVES:
             return "fp16"
-        return "tf32" if conv.math == "tf32" and self.at("tf32") > self.at("fp32") else "fp32"
+        return "tf32" if conv.math == "tf32" and self.peak_flops_s("tf32") > self.peak_flops_s("fp32") else "fp32"
 
     def least_s(self, flops: float, n_bytes: float, precision: str) -> float:
-        """The roofline's bound."""
-        return max(flops / self.at(precision), n_bytes / self.memory_bytes_s)
+        """Return the least seconds of work with this many operations and bytes, by the roofline."""
+        return max(flops / self.peak_flops_s(precision), n_bytes / self.memory_bytes_s)
 
     def floor_s(self, work: Work) -> float:
-        """The same for one launch."""
+        """Return the least seconds of a launch of the work, by the roofline."""
         return self.least_s(work.flops, work.bytes, self.precision(work))
 
     def ridge(self, precision: str) -> float:
-        """The intensity from which on arithmetic is the ceiling."""
-        return self.at(precision) / self.memory_bytes_s
+        """Return the arithmetic intensity (FLOP/byte) above which arithmetic is the limit, not memory."""
+        return self.peak_flops_s(precision) / self.memory_bytes_s
 
     def attainable_flops_s(self, intensity: float, precision: str) -> float:
-        return min(self.at(precision), intensity * self.memory_bytes_s)
+        """Return the highest rate in FLOP/s at an arithmetic intensity (FLOP/byte)."""
+        return min(self.peak_flops_s(precision), intensity * self.memory_bytes_s)
 
     def raised(self, reached: Mapping[str, Reached]) -> Self:
-        """With what ran faster than these."""
-        ceilings = {name: self.memory_bytes_s if name == self.MEMORY else self.at(name) for name in reached}
-        faster = {name: one for name, one in reached.items() if one.rate > ceilings[name]}
+        """Return the ceilings, raised by every rate in `reached` that is above them."""
+        ceilings = {name: self.memory_bytes_s if name == self.MEMORY else self.peak_flops_s(name) for name in reached}
+        faster = {name: rate for name, rate in reached.items() if rate.rate > ceilings[name]}
         return msgspec.structs.replace(self, reached=self.reached | faster) if faster else self
 
     def best(self, other: Self) -> Self:
-        """The higher of each two rates: whatever else a machine does at the time can only lower them."""
+        """Return the higher of each two rates: other work on the machine can only lower a measurement."""
         rates = {name: max(m.flops_s.get(name, 0.0) for m in (self, other)) for name in self.flops_s | other.flops_s}
         bandwidth = max(self.bandwidth_bytes_s, other.bandwidth_bytes_s)
         best = msgspec.structs.replace(self, flops_s=rates, bandwidth_bytes_s=bandwidth, reached={})
@@ -183,7 +194,7 @@ def _read(path: Path) -> Ceilings | None:
         return None
 
 
-def of_device(device_name: str) -> Ceilings | None:
+def measured_on(device_name: str) -> Ceilings | None:
     """Return the ceilings of a device by its driver's name, from whichever machine measured them: the last file's."""
     ceilings = (_read(path) for path in sorted(cache.folder(VERSION).glob("*.json"), reverse=True))
     return next((measured for measured in ceilings if measured and measured.device_name == device_name), None)

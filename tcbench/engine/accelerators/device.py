@@ -1,7 +1,8 @@
-"""Devices, and the kinds of them: how one is found, described, watched, profiled, and how a session opens on it.
+"""Devices and kinds of devices: finding, describing, watching and profiling a device, and opening a session on it.
 
-A kind is one folder beside this module, whose module `kind` has it as KIND; nothing outside that folder asks for its
-name. Owns the contract of a kind, the table of kinds, and which device a selector (`auto`, `cpu`, `cuda:N`) means."""
+Each kind is a folder next to this module with a module `kind` that defines KIND. No code outside that folder tests for
+the kind's name. This module defines the interface of a kind, the table of kinds, and what a selector (`auto`, `cpu`,
+`cuda:N`) means."""
 
 import contextlib
 import functools
@@ -30,8 +31,10 @@ from tcbench.hardware.software import Support
 
 @dataclass(frozen=True)
 class Device:
-    """A device. `name` is its kind's, with a number where there may be several ("cpu", "cuda:0"); `title` is what its
-    maker calls it. `instructions`: a processor's features by Linux's names."""
+    """A device.
+
+    `name` is the kind's name, with a number if there can be several ("cpu", "cuda:0"). `title` is the manufacturer's
+    name. `instructions` are a processor's features by their names in Linux."""
 
     name: str
     title: str
@@ -41,23 +44,26 @@ class Device:
 
     @property
     def kind(self) -> str:
+        """The name of the device's kind."""
         return self.name.partition(":")[0]
 
     @property
     def machine(self) -> str:
-        """The folder of its results."""
+        """The name of the folder for results of this device."""
         return kind_of(self.name).machine(self.title)
 
 
 class Watch(Protocol):
-    """Something that watches a device while a trial runs."""
+    """A sampler of a device's clocks, power and temperature during a trial."""
 
     def stop(self, timed_from_s: float | None, timed_to_s: float | None) -> GpuSamples:
-        """End it. The times are those of the timed pass, since the trial's start."""
+        """Stop sampling and return the samples.
+
+        The arguments are the begin and end of the timed pass, in seconds since the trial's start."""
 
 
 class Activities(Protocol):
-    """Records in this process what a device does and which calls caused it."""
+    """A recorder, in this process, of a device's activities and of the API calls that caused them."""
 
     @property
     def calls(self) -> tuple[ApiCall, ...]: ...
@@ -67,7 +73,7 @@ class Activities(Protocol):
     def dropped(self) -> int: ...
 
     def recording(self) -> contextlib.AbstractContextManager[None]:
-        """Record while it is held."""
+        """Record while the context lasts."""
 
 
 def _no_reducer(world: World) -> Reducer:
@@ -76,9 +82,11 @@ def _no_reducer(world: World) -> Reducer:
 
 @dataclass(frozen=True)
 class OpenDevice:
-    """An accelerator on a device, with its clock and its account of memory. `enter`: what the accelerator itself needs
-    held. `plans`: those that a library chose. `busy_s`: the time it has worked so far, where that can be told.
-    `reducer`: makes what sums its arrays over the ranks of a world."""
+    """An accelerator that is open on a device, with its clock and memory counter.
+
+    `enter` is a context that the accelerator needs while it is used. `plans` returns the plans that a library chose.
+    `busy_s` returns the device's busy time so far, or None if unknown. `reducer` returns the object that sums arrays
+    over the ranks of a world."""
 
     accelerator: Accelerator
     clock: Clock
@@ -91,24 +99,26 @@ class OpenDevice:
 
     @contextlib.contextmanager
     def scope(self) -> Iterator[None]:
-        """Held from build to end: operations launch here."""
+        """A context, from build to end of a session, in which operations launch on this accelerator."""
         with self.enter(), use(self.accelerator):
             yield
 
     def peak_memory(self) -> tuple[int, Literal["process", "device"]]:
-        """Bytes, and of what."""
+        """Return the peak memory in bytes, and whether it is the process's or the device's."""
         return self.peak_bytes(), self.memory_of
 
     def value(self, array: Array) -> float | None:
-        """The one number in an array, once it is there; None where nothing computes."""
+        """Wait for an array of one number and return the number; None on an accelerator that does not compute."""
         number = float(self.accelerator.download(array))
         return number if self.accelerator.computes else None
 
 
 @dataclass(frozen=True)
 class Way:
-    """The way in which a device would do a piece of work. `by`: the plan's tag or the kernel's name; None where nothing
-    does it (`problem` says why) or it was not checked. `workspace_bytes` is beside the operands."""
+    """The plan or kernel with which a device would do a piece of work.
+
+    `by` is the plan's tag or the kernel's name. It is None if there is none (`problem` says why) or if it was not
+    checked. `workspace_bytes` is needed in addition to the operands."""
 
     by: str | None
     workspace_bytes: int = 0
@@ -117,9 +127,11 @@ class Way:
 
 @dataclass(frozen=True)
 class Prospects:
-    """The ways in which a device that need not be here would do some work. `way` takes a work and its cell's workspace
-    limit (bytes). `library`: the version whose plans they are. `plans_unchecked` and `kernels_unchecked`: why there
-    are no plans or kernels, where this machine lacks what it takes; the workspace is then the limit's."""
+    """The plans and kernels with which a device that need not be present would do some works.
+
+    `way` takes a work and its cell's workspace limit in bytes. `library` is the version that made the plans.
+    `plans_unchecked` and `kernels_unchecked` say why this machine could not determine them, or are None. The workspace
+    is then taken to be the limit."""
 
     way: Callable[[Work, int], Way]
     library: str | None
@@ -128,157 +140,167 @@ class Prospects:
 
 
 class DeviceKind:
-    """A kind of device. Subclasses declare it and override what it can do; by default a kind has nothing that could be
-    watched, recorded or forecast, and a device of it runs no program of ours."""
+    """A kind of device, such as CPUs or CUDA GPUs.
+
+    Subclasses declare its properties and override what it can do. By default, devices of a kind cannot be watched,
+    profiled or forecast, and cannot run tcbench's own operations."""
 
     name: ClassVar[str]
     noun: ClassVar[str]
-    """One of them, in a sentence: "GPU"."""
+    """The word for one device in a sentence: "GPU"."""
     is_host: ClassVar[bool] = False
-    """There is always one, without a number, and it is what `auto` means where nothing else serves."""
+    """Whether this kind is the host's processor: it always exists, has no number, and is the fallback of `auto`."""
     simulates: ClassVar[str | None] = None
-    """The name of the kind whose devices it models: it runs their program, and `auto` never means one of it."""
+    """The name of the kind that this kind simulates, whose program it runs; `auto` never selects a simulated device."""
     assumed_flops_s: ClassVar[float]
-    """Reached by an ordinary one in training: the first guess of how long a run takes, before anything ran."""
+    """The rate of a typical device in training, from which a run's time is estimated before any trial."""
     assumed_startup_s: ClassVar[float] = 5.0
-    """That of a trial, by the same guess."""
+    """The start-up time of a trial, for the same estimate."""
     budget_s: ClassVar[float] = 240.0
-    """Of a run that says nothing else."""
+    """The default time budget of a run."""
     packages: tuple[Package, ...] = ()
-    """Needed by our operations on it, beyond what is always installed."""
+    """Packages that tcbench's operations on this kind need, in addition to those that are always installed."""
     distributions: tuple[str, ...] = ()
-    """Of which the versions belong in a record of a run on it."""
+    """Distributions whose versions a record of a run on this kind stores."""
     recorder: ClassVar[str | None] = None
-    """The tool (`profile --tool`) by which `activities` records."""
+    """The name in `profile --tool` of the tool that `activities` uses."""
 
     @property
     def selector(self) -> str:
-        """The name of one on the command line."""
+        """The placeholder for a device of this kind on the command line: "cpu", "cuda:N"."""
         return self.name if self.is_host else f"{self.name}:N"
 
     def devices(self) -> tuple[Device, ...]:
-        """All that are there; the number of one is its place."""
+        """Return all devices of this kind on this machine; a device's number is its index."""
         raise NotImplementedError
 
-    def named(self, which: str) -> Device:
-        """The device of this kind that a selector names behind the colon, "" without one. Raises SelectionError."""
-        if not re.fullmatch(r"\d*", which, re.ASCII) or (self.is_host and which):
+    def select(self, number: str) -> Device:
+        """Return the device that a selector names after the colon ("" if it has no colon). Raises SelectionError."""
+        if not re.fullmatch(r"\d*", number, re.ASCII) or (self.is_host and number):
             raise SelectionError(f"expected {_expected()}")
         if absence := self.absence():
             raise SelectionError(f"{absence}; `tcbench doctor` tells more, --device {host_device().name} works")
-        there = self.devices()
-        if int(which or 0) >= len(there):
-            names = ", ".join(f"{device.name} ({device.title})" for device in there)
+        devices = self.devices()
+        if int(number or 0) >= len(devices):
+            names = ", ".join(f"{device.name} ({device.title})" for device in devices)
             raise SelectionError(f"no such {self.noun}; there is {names}")
-        return there[int(which or 0)]
+        return devices[int(number or 0)]
 
     def of_rank(self, device: str, local_rank: int) -> str:
-        """The device of a host's rank `local_rank`, where the first has `device`. Ranks share one without a number."""
+        """Return the device of rank `local_rank` on a host whose first rank has `device`. Ranks share a host's CPU."""
         return device
 
     def rank_problem(self, device: str, local_ranks: int) -> str | None:
-        """Why this machine has no devices for so many ranks, the first of which has `device`; None where it has."""
+        """Return why this machine lacks devices for `local_ranks` ranks, the first of which has `device`; else None."""
         return None
 
     def absence(self) -> str | None:
-        """Why there is none, on one line; None where there is one."""
+        """Return why there is no device of this kind, on one line; None if there is one."""
         return None if self.devices() else f"no {self.noun}"
 
     def machine(self, title: str) -> str:
-        """The folder under `results/` of a device that its maker calls so."""
+        """Return the name of the folder under `results/` for a device with this title."""
         return machine.slug(title)
 
     def facts(self, device: str) -> GpuFacts | None:
-        """A record's facts of it; None for one that is not there."""
+        """Return the device's facts for a record; None for a device that is not present."""
         return None
 
     def simulated(self, device: str, host_speed: float) -> Simulated | None:
-        """A record's facts of its simulation; None where devices of this kind are real."""
+        """Return the facts of a simulation for a record; None for real devices."""
         return None
 
     def library(self) -> str | None:
-        """The library that computes our operations there, with its version; None: packages' versions say it."""
+        """Return the library that computes tcbench's operations, with its version.
+
+        None if the versions of packages, which a record stores anyway, determine it."""
         return None
 
     def shortfall(self) -> str | None:
-        """Why that is not a faster library, with the command that puts it right; None where it is the fastest."""
+        """Return why no faster library is used and the command that installs it; None if the fastest is used."""
         return None
 
     def findings(self) -> Iterator[Finding]:
-        """`doctor`'s findings on the way to one of them; never raises."""
+        """Yield findings of `doctor` on this kind's drivers, libraries and devices. Never raises."""
         return iter(())
 
     def watch(self, device: str, start: float) -> Watch | None:
-        """Begin to watch it from another process; None: nothing to ask. `start`: of the trial, by `time.monotonic`."""
+        """Start a sampler in another process; None if there is nothing to sample.
+
+        `start` is the trial's start by `time.monotonic`."""
         return None
 
     def profiled(self) -> contextlib.AbstractContextManager[None]:
-        """Held around the steps that an outside tool is to record."""
+        """A context around the steps that an external profiler is to record."""
         return contextlib.nullcontext()
 
     def activities(self) -> Activities:
-        """A recorder within the process (`recorder`). Raises TraceError where that is not installed."""
+        """Return a recorder that works inside this process. Raises TraceError if it is not installed."""
         raise NotImplementedError
 
     def recorder_problem(self) -> str | None:
-        """Why `activities` cannot record here, with what mends it; None: it can."""
+        """Return why `activities` cannot record here and the remedy; None if it can."""
         return f"nothing records a {self.noun}"
 
     def nsys_options(self, version: tuple[int, int]) -> tuple[str, ...]:
-        """Options of Nsight Systems of this version: what it traces."""
+        """Return the options of this version of Nsight Systems that select what it traces."""
         return ("--trace=nvtx",)
 
     def out_of_memory(self, device: str, error: Exception) -> Exception | None:
-        """The error that says that the device's memory is spent, where this error means that."""
+        """Return an out-of-memory error with details if `error` means that; otherwise None."""
         return None
 
     def open(self, device: str, settings: CudnnSettings, threads: int, host_speed: float = 1.0) -> OpenDevice:
-        """An accelerator on the device; `threads` are those of the host, and `host_speed` is 1 but on a simulated
-        device (`tcbench.core.record.Cell`). Imports what drives it."""
+        """Open an accelerator on the device. Imports the libraries that drive it.
+
+        `threads` is the number of host threads. `host_speed` is 1 except on simulated devices
+        (`tcbench.core.record.Cell`)."""
         raise NotImplementedError
 
     def build_ahead(
         self, device: str, works: Callable[[GpuProperties], Iterable[tuple[Work, CudnnSettings]]], progress: Progress
     ) -> str:
-        """Build, by all cores, what the trials of a run would build one after another for these works.
+        """Build in parallel, before a run, what its trials would otherwise build one after another for these works.
 
-        Return a sentence about what was built before, for whoever runs; empty if there is nothing to say. May raise
-        anything: it is not needed."""
+        Return a sentence for the user about what already existed, or an empty text. May raise any exception: trials
+        build what is missing."""
         return ""
 
     def ceilings(self, device: str, threads: int) -> dict[str, Any]:
-        """Measure what it does at most, as `tcbench.run.ceilings` keeps it."""
+        """Measure the device's ceilings, in the form that `tcbench.run.ceilings` stores."""
         raise NotImplementedError
 
     def absent(self, figures: GpuFile) -> Device | None:
-        """A device of this kind that need not be here; None where the figures describe none of this kind."""
+        """Return the device that published figures describe; None if it is not of this kind."""
         return None
 
     def support(self, compute_capability: tuple[int, int]) -> Support | None:
-        """The software that serves devices of this compute capability; None where nothing is known of it."""
+        """Return the software versions that support a compute capability; None if unknown."""
         return None
 
     def misfit(self, figures: GpuFile) -> str | None:
-        """Why what is installed here does not serve an absent device, with what mends it; None: it does."""
+        """Return why the software installed here does not support an absent device and the remedy; None if it does."""
         return None
 
     def prospects(
         self, works: Iterable[tuple[Work, int]], figures: GpuFile, *, fresh: bool, processes: int, progress: Progress
     ) -> Prospects:
-        """How an absent device would do each work within its workspace limit (bytes). `fresh` ignores what is kept."""
+        """Return how an absent device would do each work within its workspace limit in bytes.
+
+        `fresh` ignores cached answers."""
         raise NotImplementedError
 
 
 @functools.cache
 def device_kinds() -> Mapping[str, DeviceKind]:
-    """All kinds by name, the host first, then in alphabetical order."""
+    """Return all kinds of devices by name: the host first, the others in alphabetical order."""
     folders = [module.name for module in pkgutil.iter_modules(accelerators.__path__) if module.ispkg]
-    every = [importlib.import_module(f"{accelerators.__name__}.{folder}.kind").KIND for folder in folders]
-    return {kind.name: kind for kind in sorted(every, key=lambda kind: (not kind.is_host, kind.name))}
+    kinds = [importlib.import_module(f"{accelerators.__name__}.{folder}.kind").KIND for folder in folders]
+    return {kind.name: kind for kind in sorted(kinds, key=lambda kind: (not kind.is_host, kind.name))}
 
 
 def kind_of(device: str) -> DeviceKind:
-    """The kind of a device's name. Raises SelectionError for one that this version does not know."""
+    """Return the kind of a device by the device's name. Raises SelectionError for an unknown kind."""
     kind = device_kinds().get(device.partition(":")[0])
     if kind is None:
         raise SelectionError(f"device {device}: expected {_expected()}")
@@ -286,29 +308,30 @@ def kind_of(device: str) -> DeviceKind:
 
 
 def index_of(device: str) -> int:
-    """The number in a device's name; 0 without one."""
+    """Return the number in a device's name; 0 if it has none."""
     return int(device.partition(":")[2] or 0)
 
 
 def host_device() -> Device:
-    """The host's processor."""
+    """Return the host's processor."""
     return host_kind().devices()[0]
 
 
 def find_device(selector: str, serving: Mapping[str, Package | None]) -> Device:
-    """The device that a selector means. `serving`: the kinds that the backends run on, with the package that is missing
-    for each. `auto` takes the first device that is not the host when there is one and all is there to use it, else the
-    host. Raises SelectionError."""
+    """Return the device that a selector means. Raises SelectionError.
+
+    `serving` maps the kinds that the backends run on to a missing package, or None. `auto` is the first device other
+    than the host whose packages are installed, otherwise the host."""
     if selector == "auto":
-        real = (kind for kind in device_kinds().values() if not kind.is_host and kind.simulates is None)
-        ready = (kind for kind in real if serving.get(kind.name, _NONE) is None)
+        real_kinds = (kind for kind in device_kinds().values() if not kind.is_host and kind.simulates is None)
+        ready = (kind for kind in real_kinds if serving.get(kind.name, _NONE) is None)
         return next((device for kind in ready for device in kind.devices()), host_device())
-    name, _, which = selector.partition(":")
+    name, _, number = selector.partition(":")
     kind = device_kinds().get(name)
     if kind is None or selector.endswith(":"):
         raise SelectionError(f"--device {selector}: expected {_expected()}")
     try:
-        device = kind.named(which)
+        device = kind.select(number)
     except SelectionError as error:
         raise SelectionError(f"--device {selector}: {error}") from None
     missing = None if kind.is_host else serving.get(kind.name, _NONE)
@@ -322,14 +345,14 @@ def find_device(selector: str, serving: Mapping[str, Package | None]) -> Device:
 
 
 _NONE = Package("", "")
-"""Stands for a kind that no backend runs on."""
+"""A placeholder for a kind that no backend runs on."""
 
 
 def host_kind() -> DeviceKind:
-    """The host's processor as a kind."""
+    """Return the kind that is the host's processor."""
     return next(kind for kind in device_kinds().values() if kind.is_host)
 
 
 def _expected() -> str:
-    *others, last = ["auto", *(kind.selector for kind in device_kinds().values())]
-    return f"{', '.join(others)} or {last}"
+    *selectors, last = ["auto", *(kind.selector for kind in device_kinds().values())]
+    return f"{', '.join(selectors)} or {last}"

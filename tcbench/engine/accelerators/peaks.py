@@ -1,6 +1,4 @@
-"""The most that a GPU can do by public figures: its peak rates, and the memory that a process holds beside its arrays.
-A forecast's floors and a modelled GPU's durations come from these.
-"""
+"""Peak rates of GPUs from published figures. Forecasts and simulated GPUs are based on them."""
 
 from dataclasses import dataclass
 
@@ -11,7 +9,9 @@ from tcbench.hardware.gpus import GpuFile
 
 @dataclass(frozen=True)
 class _PerClock:
-    """Floating-point operations per clock and multiprocessor, fp16 with fp32 sums. `source` is NVIDIA's."""
+    """Floating-point operations per clock and multiprocessor by precision; fp16 sums in fp32.
+
+    `source` names NVIDIA's publication."""
 
     fp32: int
     tf32: int
@@ -35,7 +35,7 @@ _PER_CLOCK: dict[int, _PerClock] = {
     103: _BLACKWELL,
     120: _PerClock(256, 512, 1024, "RTX Blackwell PRO GPU Architecture (2025)"),
 }
-"""By compute capability as one number: 90 for 9.0."""
+"""Operations per clock by compute capability, as one number: 90 for 9.0."""
 
 
 _HOPPER_CLOCK = (1.83e9, "989.4 TFLOP/s in fp16 with 132 SMs: Tensor Cores at 1.83 GHz")
@@ -44,19 +44,22 @@ _TENSOR_CLOCK_HZ = {
     "NVIDIA H100 80GB HBM3": _HOPPER_CLOCK,
     "NVIDIA B200": (1.856e9, "data sheet: 2.25 PFLOP/s in fp16 with 148 SMs, Tensor Cores at 1.856 GHz"),
 }
-"""The clock of a GPU's published Tensor Core rates, by its driver's name for it, where that is below its highest clock,
-and what it follows from; H200's data sheet repeats H100's rates."""
+"""Clocks of published Tensor Core rates that are below the GPU's highest clock, by the driver's name of the GPU.
+
+The text is the derivation. H200's data sheet repeats H100's rates."""
 
 
 def peak_rates(gpu: GpuFile) -> Ceilings:
-    """Dense rates at the GPU's highest clock, of Tensor Cores at theirs; one without TF32 computes in float32. They say
-    the publications by NVIDIA that they follow from. Raises SelectionError where they are not known."""
+    """Return a GPU's peak rates for dense data, at its highest clock (of Tensor Cores: at their published clock).
+
+    A GPU without TF32 has the rate of float32. The result's `says` names NVIDIA's publications. Raises SelectionError
+    if the rates are unknown."""
     per_clock = _PER_CLOCK.get(gpu.sm)
     if per_clock is None:
-        known = ", ".join(f"{sm // 10}.{sm % 10}" for sm in _PER_CLOCK)
+        capabilities = ", ".join(f"{sm // 10}.{sm % 10}" for sm in _PER_CLOCK)
         raise SelectionError(
             f"GPU {gpu.name}: the peak rates of compute capability {gpu.sm // 10}.{gpu.sm % 10} are not known; "
-            f"expected one of {known}"
+            f"expected one of {capabilities}"
         )
     clock_hz = gpu.sm_clock_hz
     published_hz, clock_source = _TENSOR_CLOCK_HZ.get(gpu.device_name, (clock_hz, None))

@@ -1,7 +1,8 @@
-"""The backends by name. One brings a RungSet and builds a Session from a Cell; naming it imports no framework.
+"""Backends by name. A backend provides a RungSet and builds a Session from a Cell.
 
-A name is that of a backend here, of one that an installed package registers under the entry-point group
-`tcbench.backends`, or `module:factory`, a training step of the user's own (`tcbench.engine.backends.own`)."""
+A name is "chainer" or "torch", a name that an installed package registers under the entry-point group
+`tcbench.backends`, or `module:factory` for the user's own training step (`tcbench.engine.backends.own`). Looking up a
+backend imports no framework."""
 
 from __future__ import annotations
 
@@ -32,43 +33,44 @@ if TYPE_CHECKING:
 _MODULES = {DEFAULT_BACKEND: "tcbench.engine.backends.chainer", "torch": "tcbench.engine.backends.torch"}
 
 GROUP = "tcbench.backends"
-"""Entry points of other packages."""
+"""The entry-point group in which other packages register backends."""
 
 
 class Backend(Protocol):
-    """A backend's module."""
+    """The interface of a backend's module."""
 
     RUNGS: RungSet
     DEVICES: Mapping[str, tuple[Package, ...]]
-    """The kinds of device that it runs on, by name, and the packages each takes beyond those that are always there."""
+    """The kinds of device that it runs on, by name, with the packages that each needs in addition."""
     PACKAGES: tuple[str, ...]
-    """Distributions whose versions belong in a record."""
+    """Distributions whose versions a record stores."""
 
     def open_session(self, cell: Cell) -> Session:
-        """Build everything the cell needs. Imports the framework."""
+        """Build everything that the cell needs. Imports the framework."""
 
     def open_on(self, cell: Cell, site: OpenDevice, make_feed: Callable[[FeedSpec], Feed] | None) -> Session:
-        """The same on a device that stands in for the cell's own, and from another feed where one is given. Raises
-        TcbenchError where a backend's programs run on no device but their own."""
+        """Build a session on another device than the cell's, and from another feed if `make_feed` is given.
+
+        Raises TcbenchError if the backend's programs run only on their own device."""
 
 
 def backend_names() -> tuple[str, ...]:
-    """The backends there are: those here, and those that installed packages register."""
+    """Return the names of all backends: tcbench's own, and those that installed packages register."""
     return (*_MODULES, *(name for name in _registered() if name not in _MODULES))
 
 
 def builds_models(name: str) -> bool:
-    """Whether the backend builds the models that tcbench knows and feeds; any other brings a step of its own."""
+    """Return whether the backend is tcbench's own, which builds tcbench's models and takes its input."""
     return name in _MODULES
 
 
 def model_of(cell: Cell) -> Network | None:
-    """The model that a cell trains; None of a step of the user's own, and of a model that there is not."""
+    """Return the model that a cell trains; None for a user's own step, or for an unknown model."""
     return described(cell.model, cell.variant, cell.image_size) if builds_models(cell.backend) else None
 
 
 def backend_problem(name: str) -> str | None:
-    """Why there is no such backend, or None; a `module:factory` is not imported for that."""
+    """Return why there is no such backend, or None. A `module:factory` is not imported to find out."""
     if ":" in name:
         return own.problem(name)
     if name in backend_names():
@@ -93,13 +95,13 @@ def kinds_of_backends(backends: Iterable[str] | None = None) -> dict[str, Packag
     for name in backend_names() if known is None else dict.fromkeys(known):
         for kind, packages in backend(name).DEVICES.items():
             missing = next((package for package in packages if not package.is_installed()), None)
-            # One backend that has all it takes is enough; else the first one's lack is told.
+            # One backend with all its packages is enough; otherwise report what the first backend lacks.
             kinds[kind] = None if missing is None else kinds.get(kind, missing)
     return kinds
 
 
 def backend(name: str) -> Backend:
-    """A backend by name. Raises ScenarioError for one that does not exist or cannot be imported."""
+    """Return a backend by name. Raises ScenarioError if it does not exist or cannot be imported."""
     if name in _MODULES:
         module: Any = importlib.import_module(_MODULES[name])
         return cast(Backend, module)
@@ -115,9 +117,10 @@ def _registered() -> dict[str, importlib.metadata.EntryPoint]:
 
 
 def trace_cell(cell: Cell, properties: GpuProperties) -> Trace:
-    """Trace one step of the cell on a GPU that need not be there. The input is one synthetic batch on the device: what
-    a feed does is not traced. Of K-FAC's steps it is one that makes factors and inverses. Imports the framework. Raises
-    TcbenchError as `Backend.open_on`."""
+    """Trace one step of the cell on a GPU that need not be present. Imports the framework.
+
+    The input is one synthetic batch on the device; the work of a feed is not traced. With K-FAC, the step is one that
+    computes factors and inverses. Raises TcbenchError as `Backend.open_on` does."""
     from tcbench.engine.accelerators.tracing import TracingAccelerator, trace_step
     from tcbench.engine.clock import HostClock
     from tcbench.engine.feeds.synthetic import UnfilledFeed

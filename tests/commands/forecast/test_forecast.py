@@ -271,7 +271,7 @@ def test_the_floor_of_a_step_adds_up_every_launch():
     cell = CellForecast(make_cell(batch_size=64), V100, works=works)
     assert cell.flops == 3 * big.flops + 5 * small.flops
     assert cell.bytes == 3 * big.bytes + 5 * small.bytes
-    in_conv, in_relu = 3 * big.flops / limits.at("fp32"), 5 * small.bytes / V100.memory_bandwidth_bytes_s
+    in_conv, in_relu = 3 * big.flops / limits.peak_flops_s("fp32"), 5 * small.bytes / V100.memory_bandwidth_bytes_s
     assert cell.floor_in_arithmetic_s == pytest.approx(in_conv)
     assert cell.floor_s == pytest.approx(in_conv + in_relu)
     assert cell.images_per_s_at_most == pytest.approx(64 / (in_conv + in_relu))

@@ -20,9 +20,9 @@ DATA_SHEETS = {
 def test_peak_rates_are_the_data_sheets(name):
     rates = peak_rates(gpus.load(name))
     fp32, tf32, fp16 = DATA_SHEETS[name]
-    assert rates.at("fp32") == pytest.approx(fp32 * 1e12, rel=0.02)
-    assert rates.at("fp16") == pytest.approx(fp16 * 1e12, rel=0.02)
-    assert rates.at("tf32") == (pytest.approx(tf32 * 1e12, rel=0.02) if tf32 else rates.at("fp32"))
+    assert rates.peak_flops_s("fp32") == pytest.approx(fp32 * 1e12, rel=0.02)
+    assert rates.peak_flops_s("fp16") == pytest.approx(fp16 * 1e12, rel=0.02)
+    assert rates.peak_flops_s("tf32") == (pytest.approx(tf32 * 1e12, rel=0.02) if tf32 else rates.peak_flops_s("fp32"))
 
 
 def conv(dtype="float16", math="strict", n=8, c=64):

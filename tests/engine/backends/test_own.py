@@ -133,7 +133,7 @@ class Whole:
     class Fast(Rung):
         name, says, source = "fast", "is fast", "tests"
 
-    RUNGS = RungSet.of("whole", [Fast()])
+    RUNGS = RungSet.from_rungs("whole", [Fast()])
     DEVICES = MappingProxyType({"cuda": (Package("jax", "pip install jax"),)})
     PACKAGES = ("jax",)
 

@@ -100,9 +100,9 @@ def test_all_configs_are_within_what_their_rungs_declare(opens, names, steps):
 
 def test_every_rung_that_changes_the_arithmetic_says_how_far_a_first_gradient_may_be():
     for rung in RUNGS.rungs.values():
-        for tolerance in filter(None, map(rung.parity.of, ("float32", *HALVES))):
+        for tolerance in filter(None, map(rung.parity.tolerance, ("float32", *HALVES))):
             assert tolerance.gradient is not None, rung.name
-        for tolerance in filter(None, map(rung.parity.of, HALVES)):
+        for tolerance in filter(None, map(rung.parity.tolerance, HALVES)):
             assert tolerance.length is not None, rung.name
 
 

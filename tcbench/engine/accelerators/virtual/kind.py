@@ -30,13 +30,13 @@ class Virtual(DeviceKind):
         return f"{self.name}:CARD"
 
     def devices(self) -> tuple[Device, ...]:
-        return tuple(self.named(name) for name in gpus.NAMES)
+        return tuple(self.select(name) for name in gpus.NAMES)
 
-    def named(self, which: str) -> Device:
+    def select(self, number: str) -> Device:
         """Return the device for a card's name, in any case, or a file of GPU properties. Raises SelectionError."""
-        card = gpus.load(which)
+        card = gpus.load(number)
         peak_rates(card)  # raises if the card's peak rates are unknown
-        name = gpus.shipped_name(which) or Path(which).expanduser().absolute()
+        name = gpus.shipped_name(number) or Path(number).expanduser().absolute()
         return Device(f"{self.name}:{name}", _TITLE + card.device_name, card.memory_bytes, card.compute_capability)
 
     def findings(self) -> Iterator[Finding]:

@@ -41,7 +41,7 @@ FEEDS = {"dali", "opencv"}
 def cells(card: str) -> list[Cell]:
     """One of every config of a scenario that the card runs, but for what only feeds otherwise."""
     selection = plan.Selection(batch_sizes=(2,), image_size=32, input=SYNTHETIC)
-    planned = plan.make(scenario.load(CARDS[card]), selection, kind_of("virtual:").named(card)).cells
+    planned = plan.make(scenario.load(CARDS[card]), selection, kind_of("virtual:").select(card)).cells
     runs = [
         tuple(rung for rung in plan.cell.rungs if rung not in FEEDS) for plan in planned if plan.skip_reason is None
     ]
@@ -102,11 +102,11 @@ def test_launches_times_and_memory_are_the_forecasts(card):
 def test_a_card_runs_and_refuses_what_the_real_one_would():
     configs = [config for name in ("naruse2018", "beyond", "settings") for config in scenario.load(name).configs]
     for card in gpus.NAMES:
-        virtual = kind_of("virtual:").named(card)
+        virtual = kind_of("virtual:").select(card)
         real = Device("cuda:0", virtual.title, virtual.memory_bytes, virtual.compute_capability)
         for config in configs:
             assert plan.why_not(config, virtual, remote=True) == plan.why_not(config, real, remote=True), config.name
-    refused = {config.name for config in configs if plan.why_not(config, kind_of("virtual:").named("V100"))}
+    refused = {config.name for config in configs if plan.why_not(config, kind_of("virtual:").select("V100"))}
     assert any("bf16" in name for name in refused)
     assert any("convstats" in name for name in refused)
 

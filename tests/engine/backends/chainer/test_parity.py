@@ -138,7 +138,7 @@ def test_a_rung_is_within_its_declared_parity(base, config):
             assert np.array_equal(with_rung.losses, without.losses)
             assert np.array_equal(with_rung.change, without.change)
         else:
-            tolerance = parity.of(storage_of(RUNGS[name] for name in config.split("+")))
+            tolerance = parity.tolerance(storage_of(RUNGS[name] for name in config.split("+")))
             assert loss_distance(with_rung, without) <= tolerance.loss
             assert change_distance(with_rung, without) <= tolerance.update
 

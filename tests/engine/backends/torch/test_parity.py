@@ -73,7 +73,7 @@ def test_fp16_trains_as_our_fp16_does():
 
 def within(first: Trained, second: Trained, config: str, rung: str) -> None:
     parity = RUNGS[rung].parity
-    tolerance = parity.of({"fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}[config.split("+")[0]])
+    tolerance = parity.tolerance({"fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}[config.split("+")[0]])
     assert tolerance is not None
     assert loss_distance(first, second) <= tolerance.loss
     assert change_distance(first, second) <= tolerance.update

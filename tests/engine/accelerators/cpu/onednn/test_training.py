@@ -22,7 +22,7 @@ def trained(config: str, **site: object) -> Trained:
 def test_a_training_is_numpys(config: str) -> None:
     by_onednn, by_numpy = trained(config), trained(config, site=numpys_processor(THREADS))
     assert not np.array_equal(by_onednn.change, by_numpy.change), "one implementation, compared with itself"
-    tolerance = ROUNDING.of(storage_of(RUNGS[name] for name in config.split("+")))
+    tolerance = ROUNDING.tolerance(storage_of(RUNGS[name] for name in config.split("+")))
     assert tolerance is not None
     assert loss_distance(by_onednn, by_numpy) <= tolerance.loss
     assert change_distance(by_onednn, by_numpy) <= tolerance.update
