@@ -204,7 +204,7 @@ def other_code(records: Iterable[Record]) -> str:
     commits = [name for name in dict.fromkeys(env.commit or env.tcbench for env in earlier) if name != current_commit]
     names = {name for env in earlier for name in (_PACKAGE, *env.sources) if env.sources.get(name) != digests.get(name)}
     changed = sorted(names - ({_PACKAGE} if commits else set()))  # another commit implies changed files
-    differences = [f"tcbench at {', '.join(commits)}, here {current_commit}"] * bool(commits)
+    differences = [f"the records are from tcbench {', '.join(commits)}, this is {current_commit}"] * bool(commits)
     differences += [f"{' and '.join(changed)} {'has' if len(changed) == 1 else 'have'} changed"] * bool(changed)
     return "; ".join(differences)
 

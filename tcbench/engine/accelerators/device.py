@@ -77,7 +77,7 @@ class Activities(Protocol):
 
 
 def _no_reducer(world: World) -> Reducer:
-    raise NotImplementedError("a kind of device without a reducer has no ranks")
+    raise NotImplementedError("this kind of device cannot run several ranks")
 
 
 @dataclass(frozen=True)
@@ -179,11 +179,11 @@ class DeviceKind:
         if not re.fullmatch(r"\d*", number, re.ASCII) or (self.is_host and number):
             raise SelectionError(f"expected {_expected()}")
         if absence := self.absence():
-            raise SelectionError(f"{absence}; `tcbench doctor` tells more, --device {host_device().name} works")
+            raise SelectionError(f"{absence}; check with `tcbench doctor`, or use --device {host_device().name}")
         devices = self.devices()
         if int(number or 0) >= len(devices):
             names = ", ".join(f"{device.name} ({device.title})" for device in devices)
-            raise SelectionError(f"no such {self.noun}; there is {names}")
+            raise SelectionError(f"no such {self.noun}; this machine has {names}")
         return devices[int(number or 0)]
 
     def of_rank(self, device: str, local_rank: int) -> str:
@@ -240,7 +240,7 @@ class DeviceKind:
 
     def recorder_problem(self) -> str | None:
         """Return why `activities` cannot record here and the remedy; None if it can."""
-        return f"nothing records a {self.noun}"
+        return f"no tool records the activity of a {self.noun}"
 
     def nsys_options(self, version: tuple[int, int]) -> tuple[str, ...]:
         """Return the options of this version of Nsight Systems that select what it traces."""

@@ -32,14 +32,14 @@ def device_memory_error(
     `message`: a library's own message, shown if the size of the request is unknown."""
     facts = []
     if requested_bytes is not None:
-        facts.append(f"{_size(requested_bytes)} more asked for")
+        facts.append(f"requested {_size(requested_bytes)} more")
     elif message:
         facts.append(message)
     if held_bytes is not None:
-        facts.append(f"at most {_size(held_bytes)} held before")
+        facts.append(f"this process held at most {_size(held_bytes)}")
     if device_bytes is not None:
         facts.append(f"the GPU has {_size(device_bytes)}")
-    return OutOfDeviceMemory(", ".join(facts))
+    return OutOfDeviceMemory("; ".join(facts))
 
 
 def from_error(

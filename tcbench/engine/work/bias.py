@@ -49,7 +49,7 @@ class BiasGradient(_Biased):
 
     def __post_init__(self) -> None:
         if self.n % self.slices:
-            raise ValueError(f"{self.name}: {self.n} rows are no {self.slices} equal parts")
+            raise ValueError(f"{self.name}: {self.n} rows cannot be cut into {self.slices} equal slices")
 
     def array(self, name: str) -> Array:
         return ((self.slices, self.k), wide(self.dtype)) if name == "gb" else super().array(name)

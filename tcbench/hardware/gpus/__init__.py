@@ -97,7 +97,7 @@ def load(name_or_path: str) -> GpuFile:
 
 
 def _parse(name: str | None, text: str, where: str) -> GpuFile:
-    remedy = "copy one of tcbench/hardware/gpus/*.json and change it"
+    remedy = "start from a copy of a file in tcbench/hardware/gpus/"
     try:
         content: Any = json.loads(text)
     except (ValueError, RecursionError) as error:

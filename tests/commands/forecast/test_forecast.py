@@ -148,8 +148,8 @@ def test_a_cudnn_without_code_for_that_gpu_is_refused_with_the_one_that_has(stan
     with pytest.raises(SelectionError) as error:
         forecast_of(V100, tmp_path, configs=("fp16",))
     assert str(error.value) == (
-        "GPU V100: cuDNN 9.28.0 has no code for compute capability 7.0; "
-        "9.10.2 is the last that has: uv sync --extra volta"
+        "GPU V100: cuDNN 9.28.0 does not support compute capability 7.0; "
+        "the last version that does is 9.10.2: uv sync --extra volta"
     )
     assert not stand.planned
     assert forecast_of(H200, tmp_path, configs=("fp16",)).cells

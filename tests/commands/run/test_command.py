@@ -210,11 +210,15 @@ def test_a_run_is_not_resumed_with_other_code_unless_that_is_allowed(tmp_path, t
     path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[:1]))  # an interrupt after the first
     monkeypatch.setattr(machine, "commit", lambda: "bbbbbbbbbbbb")
     refused = ended(tmp_path, *arguments, "1", "--resume", code=2)
-    assert "was measured with other code: tcbench at aaaaaaaaaaaa, here bbbbbbbbbbbb; " in refused.err
+    assert (
+        "was measured with other code: the records are from tcbench aaaaaaaaaaaa, this is bbbbbbbbbbbb; " in refused.err
+    )
     assert "--allow code" in refused.err and refused.err.count("\n") == 1
     assert [len(run) for run in trials(tmp_path)] == [1]
     allowed = tcbench(tmp_path, *arguments, "1", "--resume", "--allow", "code")
-    assert allowed.code == 0 and "1 record there, of other code: tcbench at aaaaaaaaaaaa" in allowed.err
+    assert (
+        allowed.code == 0 and "1 record there, of other code: the records are from tcbench aaaaaaaaaaaa" in allowed.err
+    )
     assert [len(run) for run in trials(tmp_path)] == [2]
     assert tcbench(tmp_path, *arguments, "1", "--resume", "--allow", "driver").code == 2
 

@@ -53,7 +53,7 @@ def test_a_device_that_is_none_is_refused(selector):
 @pytest.mark.parametrize(
     "problem",
     [
-        "no NVIDIA GPU (the driver's library, libcuda.so.1, is there and finds none)",
+        "no NVIDIA GPU (the driver's library, libcuda.so.1, finds none)",
         "no NVIDIA driver (libcuda.so.1 was not found)",
     ],
 )
@@ -71,7 +71,7 @@ def test_without_a_gpu_or_a_driver_that_is_told_with_the_packages_that_are_there
 
 def test_a_gpu_that_is_not_there_is_refused_with_the_reason(gpus):
     gpus(V100)
-    with pytest.raises(SelectionError, match=r"no such GPU; there is cuda:0 \(Tesla V100"):
+    with pytest.raises(SelectionError, match=r"no such GPU; this machine has cuda:0 \(Tesla V100"):
         device.find_device("cuda:3", BOTH)
     with pytest.raises(SelectionError, match="no backend of this scenario runs on a GPU"):
         device.find_device("cuda:0", {"cpu": None})

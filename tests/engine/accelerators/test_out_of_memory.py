@@ -10,8 +10,8 @@ GIB = 2**30
 
 def test_what_is_said_names_what_was_asked_for_held_and_there():
     error = device_memory_error(requested_bytes=400 * 2**20, held_bytes=15 * GIB, device_bytes=16 * GIB)
-    assert str(error) == "400.0 MiB more asked for, at most 15.0 GiB held before, the GPU has 16.0 GiB"
-    assert str(device_memory_error(requested_bytes=2 * GIB)) == "2.0 GiB more asked for"
+    assert str(error) == "requested 400.0 MiB more; this process held at most 15.0 GiB; the GPU has 16.0 GiB"
+    assert str(device_memory_error(requested_bytes=2 * GIB)) == "requested 2.0 GiB more"
     assert isinstance(error, MemoryError)
 
 
@@ -21,9 +21,9 @@ def test_the_allocators_own_error_gives_its_numbers():
         "Out of memory allocating 3,221,225,472 bytes (allocated so far: 1,073,741,824 bytes, limit set to: 0 bytes)."
     )
     assert str(from_error(error, device_bytes=4 * GIB)) == (
-        "3.0 GiB more asked for, at most 1.0 GiB held before, the GPU has 4.0 GiB"
+        "requested 3.0 GiB more; this process held at most 1.0 GiB; the GPU has 4.0 GiB"
     )
-    assert "at most 2.0 GiB held before" in str(from_error(error, held_bytes=2 * GIB))
+    assert "held at most 2.0 GiB" in str(from_error(error, held_bytes=2 * GIB))
 
 
 @pytest.mark.parametrize(
@@ -42,17 +42,17 @@ def test_the_allocators_own_error_gives_its_numbers():
 )
 def test_every_librarys_words_are_understood(message):
     error = from_error(RuntimeError(message), device_bytes=GIB)
-    assert str(error) == f"{' '.join(message.split())}, the GPU has 1.0 GiB"
+    assert str(error) == f"{' '.join(message.split())}; the GPU has 1.0 GiB"
 
 
 def test_an_error_while_clearing_up_does_not_hide_what_came_before():
     try:
         try:
-            raise OutOfDeviceMemory("1 GiB more asked for")
+            raise OutOfDeviceMemory("requested 1 GiB more")
         finally:
             raise RuntimeError("the pool is gone")
     except RuntimeError as error:
-        assert str(from_error(error)) == "1 GiB more asked for"
+        assert str(from_error(error)) == "requested 1 GiB more"
 
 
 @pytest.mark.parametrize(

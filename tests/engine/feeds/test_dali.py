@@ -306,7 +306,7 @@ def _story(reason: str, operator: str = "decoders.image") -> RuntimeError:
 
 SPENT = [
     ("CUDA allocation failed", OutOfDeviceMemory, "^CUDA allocation failed$"),
-    ("Can't allocate 1073741824 bytes on device 0.", OutOfDeviceMemory, r"^1\.0 GiB more asked for$"),
+    ("Can't allocate 1073741824 bytes on device 0.", OutOfDeviceMemory, r"^requested 1\.0 GiB more$"),
     ("nvImageCodec failure: '#5'", OutOfDeviceMemory, "^nvImageCodec failure: '#5'$"),
     ("Can't allocate 4096 bytes on host.", MemoryError, r"^DALI: Can't allocate 4096 bytes on host\.$"),
     ("std::bad_alloc", MemoryError, r"^DALI: std::bad_alloc$"),

@@ -188,10 +188,10 @@ def test_a_session_that_cannot_be_closed_after_an_error_does_not_hide_it(monkeyp
 @pytest.mark.parametrize(
     ("error", "reason"),
     [
-        (OutOfDeviceMemory("1.0 GiB more asked for"), "1.0 GiB more asked for"),
+        (OutOfDeviceMemory("requested 1.0 GiB more"), "requested 1.0 GiB more"),
         (
             RuntimeError("cudaErrorMemoryAllocation: out of memory"),
-            "cudaErrorMemoryAllocation: out of memory, the GPU has 16.0 GiB",
+            "cudaErrorMemoryAllocation: out of memory; the GPU has 16.0 GiB",
         ),
         (MemoryError("Unable to allocate 9 TiB"), "Unable to allocate 9 TiB"),
     ],

@@ -47,4 +47,4 @@ class HostArrays(Accelerator):
         return MpiReducer(world, lambda a, b: self.launch(work.Add.interned(a.size, a.dtype.name), a, b, b))
 
     def capture(self, run: Callable[[], None]) -> Callable[[], None]:
-        raise NotImplementedError("a processor captures no graphs: the rung cuda_graph needs a GPU")
+        raise NotImplementedError("a CPU cannot capture graphs: the rung cuda_graph needs a GPU")

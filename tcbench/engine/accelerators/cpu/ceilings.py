@@ -59,5 +59,5 @@ def measure(threads: int, size: int = PRODUCT_SIZE, n_bytes: int = COPY_BYTES, r
         "device_name": machine.cpu_name(),
         "flops_s": {name: work.flops / times_s[name] for name, work in works.items()},
         "bandwidth_bytes_s": source.nbytes * max(count / times_s[name] for name, count in arrays_moved.items()),
-        "says": f"a matrix product and passes over memory by {threads} thread{'s' if threads > 1 else ''}, measured",
+        "says": f"measured: matrix products and memory passes on {threads} thread{'s' if threads > 1 else ''}",
     }

@@ -52,7 +52,7 @@ class Cpu(DeviceKind):
         if missing := _missing():
             yield Finding("missing", "oneDNN", *missing)
         else:
-            yield Finding("ok", "oneDNN", f"{library.version()}: computes on the CPU; NumPy what it has not")
+            yield Finding("ok", "oneDNN", f"{library.version()}: used on the CPU, with NumPy for the rest")
 
     def open(self, device: str, settings: CudnnSettings, threads: int, host_speed: float = 1.0) -> OpenDevice:
         from tcbench.engine.accelerators.cpu.onednn import library
@@ -84,7 +84,7 @@ def _missing() -> tuple[str, str] | None:
     if (problem := library.problem()) is None:
         return None
     cause, _, remedy = problem.partition(": ")
-    return f"{cause}, so steps take several times as long", remedy
+    return f"{cause}; steps take several times as long without it", remedy
 
 
 KIND = Cpu()

@@ -34,5 +34,5 @@ def measure_on(
         "device_name": accelerator.properties.name,
         "flops_s": {name: work.flops / times_s[name] for name, work in works.items()},
         "bandwidth_bytes_s": 2 * n_bytes / times_s["copy"],
-        "says": "a matrix product by cuDNN and a copy in its memory, measured",
+        "says": "measured: cuDNN's matrix products and a copy in GPU memory",
     }

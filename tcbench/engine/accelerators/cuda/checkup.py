@@ -31,7 +31,7 @@ def examine(open_gpu: Callable[[int], NvmlGpu | None] = nvml.open_gpu) -> Iterat
             "unusable",
             "GPU",
             f"CUDA packages are installed ({cupy}), but there is {gpus.problem}: runs use the CPU",
-            "install NVIDIA's driver, or in a container pass the GPU in (docker run --gpus all)",
+            "install NVIDIA's driver; in a container, pass the GPU through (docker run --gpus all)",
         )
     yield from _packages(gpus, installed)
     for gpu in gpus.present:
@@ -70,7 +70,10 @@ def _gpu(gpu: Gpu, open_gpu: Callable[[int], NvmlGpu | None]) -> Iterator[Findin
     yield Finding("ok", subject, ", ".join(facts))
     opened = open_gpu(gpu.index)
     if opened is None:
-        detail = "NVML cannot be asked: what would spoil a measurement is not known, and records will lack it"
+        detail = (
+            "NVML is not available: settings that disturb measurements cannot be checked, and records will lack "
+            "clocks, power and temperature"
+        )
         yield Finding("note", subject, detail)
         return
     try:
@@ -112,14 +115,14 @@ def _disturbances(selector: str, state: GpuState, now: GpuSample) -> _Advice:
     if limit is not None and default is not None and limit < default:
         yield f"power is capped: {limit:.0f} W of {default:.0f} W", f"{set_by} -pl {default:.0f}"
     if state.mig:
-        yield "MIG is on: this is a slice of the GPU, and its neighbours share its power and clocks", f"{set_by} -mig 0"
+        yield "MIG is on: this is a slice of the GPU, and other slices share its power and clocks", f"{set_by} -mig 0"
     if state.persistence is False:
-        yield "persistence mode is off: the driver unloads between trials, which then start slowly", f"{set_by} -pm 1"
+        yield "persistence mode is off: the driver unloads between trials, which slows their start", f"{set_by} -pm 1"
     slowed = throttle_reasons((now.throttle_mask or 0) & ~(_IDLE | _SETTING))
     if slowed:
-        yield f"it is slowed down right now: {', '.join(slowed)}", "nvidia-smi -q -d PERFORMANCE"
+        yield f"the GPU is throttled: {', '.join(slowed)}", "nvidia-smi -q -d PERFORMANCE"
     if now.temperature_c is not None and now.temperature_c >= _HOT_C:
-        yield f"it is hot before any work: {now.temperature_c} °C", "let it cool, and check its airflow"
+        yield f"the GPU is hot before the measurement: {now.temperature_c} °C", "let it cool, and check its airflow"
 
 
 def _clock_disturbances(set_by: str, state: GpuState, now: GpuSample) -> _Advice:
@@ -131,24 +134,26 @@ def _clock_disturbances(set_by: str, state: GpuState, now: GpuSample) -> _Advice
     if set_to is not None and set_to < default:
         yield f"the SM clock is capped: application clocks are {set_to} of {default} MHz", f"{set_by} -rac"
     elif (now.throttle_mask or 0) & _SETTING:
-        detail = f"the SM clock is held by a setting (now {now.sm_clock_mhz} of {top} MHz): steady, but not its fastest"
-        yield detail, f"{set_by} -rgc   (to let go)"
+        detail = (
+            f"the SM clock is locked (now {now.sm_clock_mhz} of {top} MHz): results are steady, but not the fastest"
+        )
+        yield detail, f"{set_by} -rgc   (to unlock)"
     else:
-        detail = f"clocks are not locked: they float up to {top} MHz with power and temperature"
-        yield detail, f"{set_by} -lgc MHZ   (for steady comparisons; one it holds under load)"
+        detail = f"clocks are not locked: they vary up to {top} MHz with power and temperature"
+        yield detail, f"{set_by} -lgc MHZ   (choose a clock that the GPU sustains under load)"
 
 
 def _other_processes(gpu: NvmlGpu, now: GpuSample) -> _Advice:
     processes = [process for process in gpu.processes() if process.pid != os.getpid()]
     for process in processes:
         holds = "" if process.memory_bytes is None else f" holds {process.memory_bytes / 2**30:.1f} GiB"
-        yield f"another process is on it: pid {process.pid}{_name(process.pid)}{holds}", "end it before measuring"
+        yield f"another process uses the GPU: pid {process.pid}{_name(process.pid)}{holds}", "end it before measuring"
     used = now.memory_used_bytes
     if not processes and used is not None and used > _MUCH_MEMORY_BYTES:
-        detail = f"{used / 2**30:.1f} GiB of its memory are in use, by a process that cannot be seen from here"
+        detail = f"{used / 2**30:.1f} GiB of GPU memory are in use by a process that is not visible from here"
         yield detail, "nvidia-smi   (on the host, outside the container)"
     if now.utilization_percent is not None and now.utilization_percent > _BUSY_PERCENT:
-        yield f"it is at work right now: {now.utilization_percent}% busy", "wait until it is done"
+        yield f"the GPU is busy ({now.utilization_percent}%)", "wait until it is done"
 
 
 def _name(pid: int) -> str:

@@ -41,7 +41,7 @@ def import_cupti() -> Any:
     try:
         from cupti import cupti  # type: ignore[import-not-found,unused-ignore]
     except ImportError as error:
-        raise TraceError(f"CUPTI cannot be loaded ({error}): {packages.SYNC}, or --tool ranges") from None
+        raise TraceError(f"CUPTI cannot be loaded ({error}): {packages.SYNC}, or use --tool ranges instead") from None
     return cupti
 
 
@@ -154,7 +154,7 @@ def _refusals() -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        raise TraceError(f"CUPTI cannot record ({error}): take --tool ranges") from error
+        raise TraceError(f"CUPTI cannot record ({error}): use --tool ranges instead") from error
 
 
 def _enable(cupti: Any, enabled: contextlib.ExitStack) -> None:

@@ -68,7 +68,7 @@ def profiled() -> Iterator[None]:
 
     def call(name: str) -> None:
         if status := getattr(cuda, name)():
-            _LOG.warning("%s: CUDA error %d: a tool that waits for it records nothing", name, status)
+            _LOG.warning("%s: CUDA error %d: the profiler records nothing", name, status)
 
     call("cuProfilerStart")
     try:
@@ -102,7 +102,7 @@ def gpus() -> Gpus:
     if status == 0:
         status = cuda.cuDeviceGetCount(ctypes.byref(count))
     if status == _NO_DEVICE or (status == 0 and count.value == 0):
-        return Gpus((), driver_cuda, "no NVIDIA GPU (the driver's library, libcuda.so.1, is there and finds none)")
+        return Gpus((), driver_cuda, "no NVIDIA GPU (the driver's library, libcuda.so.1, finds none)")
     if status != 0:
         return Gpus((), driver_cuda, f"no usable NVIDIA driver (it does not start: CUDA error {status})")
     return Gpus(tuple(_describe(cuda, index) for index in range(count.value)), driver_cuda)

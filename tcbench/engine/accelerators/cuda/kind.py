@@ -52,7 +52,7 @@ class Cuda(DeviceKind):
 
     def rank_problem(self, device: str, local_ranks: int) -> str | None:
         left = len(self.devices()) - index_of(device)
-        return None if local_ranks <= left else f"there are {left} GPUs from {device} on, and each rank takes one"
+        return None if local_ranks <= left else f"each rank needs a GPU, and there are only {left} from {device} on"
 
     def absence(self) -> str | None:
         problem, cupy = driver.gpus().problem, packages.cupy()

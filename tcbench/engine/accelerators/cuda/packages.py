@@ -61,7 +61,7 @@ EXTRAS = (Extra("cuda13", 13), Extra("cuda12", 12), Extra("volta", 12, (9, 10, 2
 _CUPTI_FOR_CUDA_12 = (3, 12)
 """The newest Python version that cupti-python for CUDA 12 supports."""
 
-SYNC = "uv sync --extra cuda12 (or cuda13, volta: `tcbench doctor` says which)"
+SYNC = "uv sync --extra cuda12 (or cuda13, volta: `tcbench doctor` shows which)"
 """The command to show when GPU and driver are unknown."""
 
 
@@ -159,7 +159,7 @@ def sync(extra: Extra) -> str:
 def remedy(part: Part, extra: Extra) -> str:
     """Return the command that installs a missing part of an extra, or advice if no package suits."""
     if part is CUPTI and extra.cuda == 12 and sys.version_info[:2] > _CUPTI_FOR_CUDA_12:
-        return "install Nsight Systems instead: for CUDA 12, cupti-python is made for Python up to 3.12"
+        return "install Nsight Systems instead: for CUDA 12, cupti-python supports Python up to 3.12"
     return sync(extra)
 
 
@@ -180,8 +180,8 @@ def cudnn_misfit(capability: Capability) -> str | None:
     if capability >= _oldest_of_cudnn(tuple(map(int, version.split(".")))):
         return None
     last, extra = _newest_for(capability)
-    remedy = f"; {'.'.join(map(str, last))} is the last that has: {sync(extra)}" if last and extra else ""
-    return f"cuDNN {version} has no code for compute capability {capability[0]}.{capability[1]}{remedy}"
+    remedy = f"; the last version that does is {'.'.join(map(str, last))}: {sync(extra)}" if last and extra else ""
+    return f"cuDNN {version} does not support compute capability {capability[0]}.{capability[1]}{remedy}"
 
 
 class Cudnn(Package):
@@ -208,12 +208,12 @@ def misfits(distributions: tuple[Installed, ...], gpus: Gpus) -> tuple[str, ...]
     for major in majors:
         if gpus.driver_cuda is not None and gpus.driver_cuda[0] < major:
             newest = ".".join(map(str, gpus.driver_cuda))
-            lines.append(f"the driver is too old for packages for CUDA {major}: it runs CUDA up to {newest}")
+            lines.append(f"the driver is too old for packages for CUDA {major}: it supports CUDA up to {newest}")
         for gpu in gpus.present:
             if gpu.compute_capability < _OLDEST_CAPABILITY[major]:
                 capability = ".".join(map(str, gpu.compute_capability))
                 gpu_facts = f"cuda:{gpu.index} ({gpu.name}, compute capability {capability})"
-                lines.append(f"CUDA {major} no longer knows {gpu_facts}")
+                lines.append(f"CUDA {major} does not support {gpu_facts}")
     unsupported = ((gpu, cudnn_misfit(gpu.compute_capability)) for gpu in gpus.present)
     lines.extend(f"cuda:{gpu.index} ({gpu.name}): {misfit}" for gpu, misfit in unsupported if misfit)
     return tuple(lines)
@@ -230,7 +230,7 @@ def newer_cupti(gpus: Gpus) -> tuple[str, str] | None:
         return None
     below = f"<{driver[0]}.{driver[1] + 1}"
     command = f"{sync(EXTRAS[0])} -P 'cupti-python{below}' -P 'nvidia-cuda-cupti{below}'"
-    limit = f"the driver, which runs CUDA up to {driver[0]}.{driver[1]}"
+    limit = f"the driver, which supports CUDA up to {driver[0]}.{driver[1]}"
     return f"nvidia-cuda-cupti {version} is newer than {limit}: `profile` may not record with it", command
 
 

@@ -66,8 +66,8 @@ def quiet(pynvml):
 
 SET = "sudo nvidia-smi -i 0000:3B:00.0"
 FLOAT = (
-    "clocks are not locked: they float up to 1980 MHz with power and temperature",
-    f"{SET} -lgc MHZ   (for steady comparisons; one it holds under load)",
+    "clocks are not locked: they vary up to 1980 MHz with power and temperature",
+    f"{SET} -lgc MHZ   (choose a clock that the GPU sustains under load)",
 )
 
 
@@ -78,27 +78,27 @@ FLOAT = (
         (
             "MigMode",
             [1, 1],
-            "MIG is on: this is a slice of the GPU, and its neighbours share its power and clocks",
+            "MIG is on: this is a slice of the GPU, and other slices share its power and clocks",
             f"{SET} -mig 0",
         ),
         (
             "PersistenceMode",
             0,
-            "persistence mode is off: the driver unloads between trials, which then start slowly",
+            "persistence mode is off: the driver unloads between trials, which slows their start",
             f"{SET} -pm 1",
         ),
         (
             "CurrentClocksEventReasons",
             0x61,
-            "it is slowed down right now: software thermal slowdown, hardware thermal slowdown",
+            "the GPU is throttled: software thermal slowdown, hardware thermal slowdown",
             "nvidia-smi -q -d PERFORMANCE",
         ),
-        ("Temperature", 85, "it is hot before any work: 85 °C", "let it cool, and check its airflow"),
-        ("UtilizationRates", SimpleNamespace(gpu=40), "it is at work right now: 40% busy", "wait until it is done"),
+        ("Temperature", 85, "the GPU is hot before the measurement: 85 °C", "let it cool, and check its airflow"),
+        ("UtilizationRates", SimpleNamespace(gpu=40), "the GPU is busy (40%)", "wait until it is done"),
         (
             "MemoryInfo",
             SimpleNamespace(used=8 * 2**30),
-            "8.0 GiB of its memory are in use, by a process that cannot be seen from here",
+            "8.0 GiB of GPU memory are in use by a process that is not visible from here",
             "nvidia-smi   (on the host, outside the container)",
         ),
     ],
@@ -112,7 +112,7 @@ def test_what_would_spoil_a_measurement_comes_with_the_command_that_mends_it(
 
 def test_clocks_that_are_capped_or_held_are_told_from_those_that_float(quiet, machine):
     quiet.answers["nvmlDeviceGetCurrentClocksEventReasons"] = 0x2
-    assert notes()[0][0] == "the SM clock is held by a setting (now 1755 of 1980 MHz): steady, but not its fastest"
+    assert notes()[0][0] == "the SM clock is locked (now 1755 of 1980 MHz): results are steady, but not the fastest"
     quiet.answers["nvmlDeviceGetApplicationsClock", 1] = 1200
     assert notes() == [
         ("the SM clock is capped: application clocks are 1200 of 1980 MHz", "sudo nvidia-smi -i 0000:3B:00.0 -rac")
@@ -124,7 +124,7 @@ def test_a_stock_v100_whose_clocks_nobody_set_is_not_called_capped(quiet, machin
     for clock in ("nvmlDeviceGetApplicationsClock", "nvmlDeviceGetDefaultApplicationsClock"):
         quiet.answers[(clock, 1)] = 1312
     assert [detail for detail, _ in notes()] == [
-        "clocks are not locked: they float up to 1530 MHz with power and temperature"
+        "clocks are not locked: they vary up to 1530 MHz with power and temperature"
     ]
     quiet.answers[("nvmlDeviceGetApplicationsClock", 1)] = 1005
     assert [detail for detail, _ in notes()] == ["the SM clock is capped: application clocks are 1005 of 1312 MHz"]
@@ -141,8 +141,8 @@ def test_other_processes_are_named_with_what_they_hold(quiet, machine):
     ]
     name = Path(f"/proc/{os.getppid()}/comm").read_text().strip()
     assert [detail for detail, _ in notes()[1:]] == [
-        f"another process is on it: pid {os.getppid()} ({name}) holds 3.0 GiB",
-        f"another process is on it: pid {2**22 + 1}",
+        f"another process uses the GPU: pid {os.getppid()} ({name}) holds 3.0 GiB",
+        f"another process uses the GPU: pid {2**22 + 1}",
     ]
 
 
@@ -172,7 +172,7 @@ def test_a_driver_too_old_for_the_packages_makes_the_gpu_unusable(quiet, machine
     machine.gpus = Gpus((H200,), (12, 4))
     (finding,) = [finding for finding in findings() if finding.subject == "CUDA versions"]
     assert (finding.state, finding.remedy) == ("unusable", "uv sync --extra cuda12")
-    assert "too old for packages for CUDA 13: it runs CUDA up to 12.4" in finding.detail
+    assert "too old for packages for CUDA 13: it supports CUDA up to 12.4" in finding.detail
 
 
 def test_a_cupti_that_is_newer_than_the_driver_is_a_note(quiet, machine, monkeypatch):

@@ -166,7 +166,7 @@ def test_a_driver_that_cupti_refuses_is_one_clear_line(monkeypatch):
 
         activity_flush_all = set_thread_id_type
 
-    message = r"CUPTI cannot record \(only CUDA 12.4 or later driver is supported\): take --tool ranges"
+    message = r"CUPTI cannot record \(only CUDA 12.4 or later driver is supported\): use --tool ranges instead"
     with pytest.raises(TraceError, match=message), cupti.CuptiActivities(Old()).recording():
         pass
 

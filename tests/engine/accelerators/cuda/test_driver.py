@@ -11,7 +11,7 @@ from tcbench.core.record import GpuFacts
 from tcbench.engine.accelerators.cuda import driver, packages
 from tcbench.engine.accelerators.cuda.driver import Gpu, Gpus
 
-NO_GPU = "no NVIDIA GPU (the driver's library, libcuda.so.1, is there and finds none)"
+NO_GPU = "no NVIDIA GPU (the driver's library, libcuda.so.1, finds none)"
 
 
 @pytest.fixture(scope="module")

@@ -182,7 +182,7 @@ def test_statistics_that_cudnn_adds_to_what_is_there_begin_at_zero(cupy, monkeyp
 def test_memory_that_runs_out_is_named_with_what_was_asked_and_what_there_is(cupy, monkeypatch):
     monkeypatch.setattr(Gpu, "limit_bytes", 1 << 20)
     place = site()
-    with place.scope(), pytest.raises(OutOfDeviceMemory, match=r"2\.0 MiB more asked for.*the GPU has 80\.0 GiB"):
+    with place.scope(), pytest.raises(OutOfDeviceMemory, match=r"requested 2\.0 MiB more.*the GPU has 80\.0 GiB"):
         place.accelerator.empty((1 << 21,), np.uint8)
 
 
@@ -196,7 +196,7 @@ def test_memory_that_runs_out_while_capturing_takes_nothing_from_the_graph(accel
             monkeypatch.setattr(Gpu, "limit_bytes", 3 << 20)
             accelerator.empty((3 << 20,), np.uint8)
 
-        with pytest.raises(OutOfDeviceMemory, match=r"3\.0 MiB more asked for.*the GPU has 80\.0 GiB"):
+        with pytest.raises(OutOfDeviceMemory, match=r"requested 3\.0 MiB more.*the GPU has 80\.0 GiB"):
             accelerator.capture(run)
         assert accelerator.graph_bytes() == 1 << 20
         assert accelerator.empty((1 << 20,), np.uint8) is not None

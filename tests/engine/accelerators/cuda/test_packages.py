@@ -47,8 +47,12 @@ def test_packages_are_found_by_part_with_the_cuda_they_are_for(have):
         (CUDA_13, Gpus((H200,), (13, 0)), ()),
         (CUDA_12, Gpus((H200,), (13, 0)), ()),
         (CUDA_12 | {"nvidia-cuda-nvrtc": "13.0.48"}, Gpus((H200,), (13, 0)), ()),
-        (CUDA_13, Gpus((H200,), (12, 4)), ("the driver is too old for packages for CUDA 13: it runs CUDA up to 12.4",)),
-        (CUDA_13, Gpus((V100,), (13, 0)), ("CUDA 13 no longer knows cuda:0 (Tesla V100, compute capability 7.0)",)),
+        (
+            CUDA_13,
+            Gpus((H200,), (12, 4)),
+            ("the driver is too old for packages for CUDA 13: it supports CUDA up to 12.4",),
+        ),
+        (CUDA_13, Gpus((V100,), (13, 0)), ("CUDA 13 does not support cuda:0 (Tesla V100, compute capability 7.0)",)),
         (
             {"cupy-cuda12x": "14.2.0", "nvidia-cudnn-cu13": "9.28.0"},
             Gpus((H200,), (13, 0)),
@@ -93,7 +97,8 @@ def cudnn(monkeypatch):
 @pytest.mark.parametrize("version", ["9.11.0", "9.28.0"])
 def test_a_cudnn_without_code_for_a_gpu_is_named_with_the_one_that_has_it(cudnn, version):
     cudnn(version)
-    line = f"cuDNN {version} has no code for compute capability 7.0; 9.10.2 is the last that has: uv sync --extra volta"
+    remedy = "the last version that does is 9.10.2: uv sync --extra volta"
+    line = f"cuDNN {version} does not support compute capability 7.0; {remedy}"
     assert packages.cudnn_misfit((7, 0)) == line
     assert packages.misfits((), Gpus((V100,), (12, 4))) == (f"cuda:0 (Tesla V100): {line}",)
     assert packages.Cudnn("cudnn", "").misfit((7, 0)) == line
@@ -103,7 +108,7 @@ def test_a_cudnn_without_code_for_a_gpu_is_named_with_the_one_that_has_it(cudnn,
 def test_the_last_cudnn_for_volta_serves_it_and_what_is_newer_and_of_what_none_serves_no_command_is_promised(cudnn):
     cudnn("9.10.2")
     assert [packages.cudnn_misfit(gpu.compute_capability) for gpu in (V100, T4, H200)] == [None] * 3
-    assert packages.cudnn_misfit((3, 5)) == "cuDNN 9.10.2 has no code for compute capability 3.5"
+    assert packages.cudnn_misfit((3, 5)) == "cuDNN 9.10.2 does not support compute capability 3.5"
 
 
 def test_without_cudnn_nothing_is_said_of_what_it_serves(monkeypatch):
@@ -163,8 +168,8 @@ def test_a_cupti_that_is_newer_than_the_driver_is_named_with_the_command_that_in
     assert (warning is not None) == newer
     if warning is not None:
         assert warning == (
-            "nvidia-cuda-cupti 13.5.12 is newer than the driver, which runs CUDA up to 13.0: `profile` may not record "
-            "with it",
+            "nvidia-cuda-cupti 13.5.12 is newer than the driver, which supports CUDA up to 13.0: `profile` may not "
+            "record with it",
             "uv sync --extra cuda13 -P 'cupti-python<13.1' -P 'nvidia-cuda-cupti<13.1'",
         )
 

@@ -128,5 +128,5 @@ def test_a_dynamic_scale_comes_down_until_nothing_overflows():
 
 def test_memory_that_runs_out_is_an_error_of_its_own():
     site = gpu_site()
-    with site.scope(), pytest.raises(OutOfDeviceMemory, match="more asked for"):
+    with site.scope(), pytest.raises(OutOfDeviceMemory, match="requested"):
         site.accelerator.empty((present_gpu().memory_bytes * 2,), np.uint8)

@@ -157,7 +157,7 @@ def _load() -> tuple[ctypes.CDLL | None, str | None]:
     if version.major != MAJOR:
         return None, f"oneDNN is {_text(version)}, expected {MAJOR}.x: uv pip install --reinstall {PACKAGE}"
     if version.cpu_runtime != _OPENMP:
-        return None, f"oneDNN {_text(version)} does not use OpenMP, expected one that does: uv pip install {PACKAGE}"
+        return None, f"oneDNN {_text(version)} is built without OpenMP, which tcbench needs: uv pip install {PACKAGE}"
     for name, arguments in _SIGNATURES.items():
         getattr(library, f"dnnl_{name}").argtypes = arguments
     library.dnnl_primitive_desc_query_md.restype = c_void_p

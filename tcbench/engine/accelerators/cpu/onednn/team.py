@@ -74,7 +74,7 @@ class Team:
         library.team_run.argtypes = (c_void_p, ctypes.POINTER(_Stage), c_int)
         self._team = library.team_new(ctypes.cast(set_threads, c_void_p), n_threads - 1, POLL_NS)
         if not self._team:
-            raise MemoryError("no threads for launches")
+            raise MemoryError("could not start the threads that run oneDNN")
         self._run = library.team_run
         # PyDLL keeps the interpreter lock: the call takes less time than releasing and reacquiring it.
         self._place, self._set_handle = ctypes.PyDLL(library._name).place, ctypes.cast(set_handle, c_void_p)

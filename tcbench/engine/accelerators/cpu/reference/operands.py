@@ -41,7 +41,7 @@ def compute_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
     try:
         return _COMPUTED_IN[dtype]
     except KeyError:
-        raise ValueError(f"on the host: expected float16, bfloat16, float32 or float64, got {dtype}") from None
+        raise ValueError(f"the CPU cannot compute in {dtype}: expected float16, bfloat16, float32 or float64") from None
 
 
 def assign(source: Array, target: Array) -> None:

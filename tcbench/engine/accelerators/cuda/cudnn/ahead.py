@@ -36,7 +36,7 @@ def build(
     untuned = _untuned(gpu, works)
     most = plans.compiled_timed(budget_s)
     missing, n_compiled = missing_works(gpu, untuned, most)
-    line = f"cuDNN: {n_compiled} plans for this run's {len(untuned)} pieces of work were compiled beforehand"
+    line = f"cuDNN: {n_compiled} plans for {len(untuned)} operations of this run are already compiled"
     if not n_compiled:  # looked up before the plans compiled here exist
         line = _mismatch_line(gpu, untuned)
     if missing:
@@ -80,7 +80,7 @@ def compile_for(
     limit_s: float = math.inf,
 ) -> None:
     """Compile and cache up to `most` plans of each work. `properties`: the GPU's, in cuDNN's JSON form."""
-    activity = "compiling cuDNN's plans, once"
+    activity = "compiling cuDNN's plans (first run only)"
     progress(activity, 0, len(works))
     compile_work = functools.partial(_build, properties, gpu, most)
     answers = spawn.spread(works, compile_work, min(processes, MOST_PROCESSES), plans.WITHOUT_GPU, limit_s)
@@ -94,11 +94,11 @@ def _mismatch_line(gpu: GpuProperties, works: Sequence[tuple[Work, int]]) -> str
     for key in Cache(folder).keys() if works else ():
         needed = plans.built_key(works[0][0], gpu, works[0][1])
         if differing := [name for name in needed if name != "work" and key.get(name) != needed[name]]:
-            pairs = ", ".join(f"{name} {key.get(name)} (here {needed[name]})" for name in differing)
-            return f"cuDNN: the plans in {folder} are not used: they were compiled for {pairs}"
+            pairs = ", ".join(f"{name} {key.get(name)} (this machine has {needed[name]})" for name in differing)
+            return f"cuDNN: ignoring the plans in {folder}: compiled for {pairs}"
         if cache.root != folder or cache.get(key) is None:
-            reason = "they are damaged, or other users can write there"
-            return f"cuDNN: the plans in {folder} are not used: {reason} (chmod -R go-w {folder.parent})"
+            reason = "they are damaged, or the folder is writable by other users"
+            return f"cuDNN: ignoring the plans in {folder}: {reason} (chmod -R go-w {folder.parent})"
     return ""
 
 

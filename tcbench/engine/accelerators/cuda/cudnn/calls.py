@@ -226,8 +226,8 @@ def _reserve_bytes(norm: Norm, lib: Library, constants: Mapping[str, Any]) -> in
     needed, limit = _size_bytes(lib, _RESERVE_SIZE, constants), reserve_bytes(norm)
     if norm.relu and needed > limit:
         raise CallError(
-            f"cuDNN {libraries.version()} asks for {needed} bytes of reserve space for a batch normalisation of "
-            f"{norm.shape}, expected at most {limit}: use the config without 'fused' on this GPU"
+            f"cuDNN {libraries.version()} needs {needed} bytes of reserve space for a batch normalisation of "
+            f"{norm.shape}, expected at most {limit}: run this config without `fused` on this GPU"
         )
     return needed
 

@@ -34,7 +34,7 @@ _NEEDED = (
     "deserialize",
     "get_cuda_graph_retention",
 )
-_SYNC = "'uv sync --extra cuda12' (or cuda13, volta: `tcbench doctor` says which) installs it"
+_SYNC = "run 'uv sync --extra cuda12' (or cuda13, volta: `tcbench doctor` shows which)"
 
 
 class LibraryError(TcbenchError):
@@ -109,7 +109,7 @@ def _companion(title: str, pattern: str) -> dict[str, ctypes.CDLL]:
     names = [pattern.format(major) for major in _majors()]
     loaded = {name: library for name in names if (library := _open(name)) is not None}
     if not loaded:
-        raise LibraryError(f"{title} ({' or '.join(names)}) was not found, which cuDNN needs: {_SYNC}")
+        raise LibraryError(f"{title} ({' or '.join(names)}), which cuDNN needs, was not found: {_SYNC}")
     return loaded
 
 
@@ -151,7 +151,7 @@ def frontend() -> Any:
         ctypes.CDLL("libcuda.so.1", mode=ctypes.RTLD_GLOBAL)
     except OSError:
         raise LibraryError(
-            "the NVIDIA driver's library (libcuda.so.1) was not found, which cuDNN needs even to plan for another GPU: "
+            "libcuda.so.1, the NVIDIA driver's library, was not found; cuDNN needs it even to plan for another GPU: "
             "install the driver, or on Debian without a GPU 'apt-get install libcuda1' (non-free)"
         ) from None
     try:

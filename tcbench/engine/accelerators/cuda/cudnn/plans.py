@@ -251,8 +251,8 @@ class Search:
             return self._memory_ran_out
         limit = f"a workspace of {self._limit / _MIB:.0f} MiB"
         if self._too_large:
-            least = f"the least takes {min(self._too_large) / _MIB:.0f} MiB"
-            return NoPlan(self._no(f"has no plan within {limit} ({least})"))
+            least = f"the smallest needs {min(self._too_large) / _MIB:.0f} MiB"
+            return NoPlan(self._no(f"has no plan that fits in {limit} ({least})"))
         if self._failures or not graphs.deselected_notes(self._work):
             reason = self._no("has no plan that can be built") + _cause(self._failures)
             return NoPlan(reason, lasting=not self._failures)
@@ -295,7 +295,7 @@ class Search:
 def _cause(failures: list[str]) -> str:
     """Return why plans did not build, as the end of a message."""
     if any(_NOT_COMPILED in failure for failure in failures):
-        return f": NVRTC {libraries.nvrtc_version()} fails to compile cuDNN's kernels ('tcbench doctor' tries it)"
+        return f": NVRTC {libraries.nvrtc_version()} fails to compile cuDNN's kernels (check with `tcbench doctor`)"
     return f": {failures[0][:300]}" if failures else ""
 
 
@@ -473,7 +473,7 @@ class Plans:
             except RuntimeError as error:
                 if not ahead:
                     raise
-                _LOG.info("plans that were built ahead for %s do not run (%s): others are built", work.name, error)
+                _LOG.info("the plans compiled ahead for %s do not run (%s): building others", work.name, error)
                 ahead.clear()
                 search, facts = self._search(work, ahead, cached, started)
         except NoPlan as no_plan:
@@ -554,7 +554,7 @@ class Plans:
             if out_of_memory.from_error(error) is None:
                 raise
             # The step itself may still fit: timing needs a second copy of the operands.
-            _LOG.warning("no memory left to time plans for %s: the heuristic's first is taken", work.label)
+            _LOG.warning("no memory left to time plans for %s: using cuDNN's first suggestion", work.label)
             return search, _facts(search, candidates[0], sides=sides)
         pointers = (ctypes.c_int64 * len(graphs.slots(work)))(*(addresses[slot] for slot in graphs.slots(work)))
 
@@ -586,7 +586,7 @@ class Plans:
             if out_of_memory.from_error(error) is not None:
                 raise
             # Any other problem with the serialized bytes is solved by building the plan again.
-            _LOG.info("a kept plan for %s is of no use (%s): it is built again", work.name, error)
+            _LOG.info("the cached plan for %s cannot be used (%s): building it again", work.name, error)
             return None
         return graph
 

@@ -271,7 +271,7 @@ def test_without_libgomp_numpy_computes_and_the_command_is_named(monkeypatch: py
     (finding,) = (finding for finding in KIND.findings() if finding.subject == "oneDNN")
     assert KIND.shortfall() == f"{finding.detail}: {finding.remedy}"
     assert finding.state == "missing"
-    assert finding.detail == "oneDNN needs libgomp.so.1, so steps take several times as long"
+    assert finding.detail == "oneDNN needs libgomp.so.1; steps take several times as long without it"
     assert finding.remedy == "apt-get install libgomp1"
 
 

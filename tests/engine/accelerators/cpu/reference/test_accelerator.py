@@ -128,7 +128,7 @@ def test_a_prepared_launch_is_made_at_each_of_its_calls(processor: NumpyAccelera
 @pytest.mark.parametrize("dtype", ["longdouble", "int16"])
 def test_a_dtype_that_no_operation_is_written_for_is_refused(dtype: str, processor: NumpyAccelerator) -> None:
     x = np.ones(3, dtype)
-    with pytest.raises(ValueError, match=f"expected float16, bfloat16, float32 or float64, got {x.dtype}"):
+    with pytest.raises(ValueError, match=f"cannot compute in {x.dtype}: expected float16, bfloat16, float32 or"):
         processor.launch(w.Relu(3, dtype), x, x)  # type: ignore[arg-type]
 
 

@@ -55,7 +55,7 @@ def test_without_building_what_needs_no_compiler_is_built_all_the_same(planning)
 
 def test_without_building_a_plan_that_does_not_fit_says_what_it_would_take(planning):
     planning.offers = [planning.Offer("large", 600 * MIB, runtime_compiled=True)]
-    with pytest.raises(NoPlan, match=r"\(the least takes 600 MiB\)"):
+    with pytest.raises(NoPlan, match=r"\(the smallest needs 600 MiB\)"):
         absent.plan_without_device(CONVS[0], H200, LIMIT, build=False)
 
 

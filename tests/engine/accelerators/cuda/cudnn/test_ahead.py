@@ -63,8 +63,8 @@ def test_what_was_compiled_is_timed_by_the_trial_which_compiles_nothing(frontend
     alone = trial(bench).prepare(NORM).facts
     assert built(frontend) == "abc"
     assert build([CONV, Relu(8, "float16"), CONV]) == [
-        ("compiling cuDNN's plans, once", 0, 1),
-        ("compiling cuDNN's plans, once", 1, 1),
+        ("compiling cuDNN's plans (first run only)", 0, 1),
+        ("compiling cuDNN's plans (first run only)", 1, 1),
     ]
     assert {"absent": ("GPU 3", 90)}.items() <= frontend.settings[-1].items()
     assert built(frontend) == "ac"
@@ -92,7 +92,7 @@ def test_all_that_was_compiled_elsewhere_is_timed_whatever_the_budget_and_any_ca
     carry(math.inf, dataclasses.replace(H200, name="NVIDIA H100 80GB HBM3"))
     assert built(frontend) == "acdef"
     assert build() == []
-    assert build_lines == ["cuDNN: 5 plans for this run's 1 pieces of work were compiled beforehand"]
+    assert build_lines == ["cuDNN: 5 plans for 1 operations of this run are already compiled"]
     facts = trial(bench, budget_s=1).prepare(CONV).facts
     assert ("".join(time.plan for time in facts.timed), facts.ahead, facts.left_out) == ("abcdef", 5, 0)
 
@@ -108,7 +108,7 @@ def test_plans_for_another_cudnn_are_not_taken_and_the_run_says_why(frontend, be
     assert len(build()) == 2
     folder = plans.built_cache().root
     assert build_lines == [
-        f"cuDNN: the plans in {folder} are not used: they were compiled for cudnn 9.28.0 (here 9.19.0)"
+        f"cuDNN: ignoring the plans in {folder}: compiled for cudnn 9.28.0 (this machine has 9.19.0)"
     ]
 
 
@@ -122,8 +122,8 @@ def test_plans_that_another_user_could_have_written_are_not_taken_and_the_run_sa
     for path in [folder] if part == "folder" else folder.glob("*.plan"):
         path.chmod(0o777)
     build()
-    owned = "they are damaged, or other users can write there"
-    assert build_lines == [f"cuDNN: the plans in {folder} are not used: {owned} (chmod -R go-w {tmp_path})"]
+    owned = "they are damaged, or the folder is writable by other users"
+    assert build_lines == [f"cuDNN: ignoring the plans in {folder}: {owned} (chmod -R go-w {tmp_path})"]
 
 
 @pytest.mark.parametrize("deaths", [1, 2])

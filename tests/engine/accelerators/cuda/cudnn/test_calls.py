@@ -187,7 +187,7 @@ def test_more_reserve_space_than_the_operand_has_is_an_error_not_an_overrun(reco
     recorder.raw.set_sizes(0, reserve_bytes(norm))
     calls.prepare_call(BatchNormCallForward(norm, 2e-5, 0.1, True), HANDLE, recorder.library)
     recorder.raw.set_sizes(0, reserve_bytes(norm) + 1)
-    with pytest.raises(calls.CallError, match=f"asks for {reserve_bytes(norm) + 1} bytes of reserve space"):
+    with pytest.raises(calls.CallError, match=f"needs {reserve_bytes(norm) + 1} bytes of reserve space"):
         calls.prepare_call(BatchNormCallForward(norm, 2e-5, 0.1, True), HANDLE, recorder.library)
 
 

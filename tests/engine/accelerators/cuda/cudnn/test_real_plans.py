@@ -159,9 +159,9 @@ def test_a_tighter_limit_finds_a_plan_that_needs_less_or_says_what_is_the_least(
     try:
         assert plan(work, limit=wide.workspace_bytes - 1).workspace_bytes < wide.workspace_bytes
     except NoPlan as none:
-        assert "the least takes" in none.reason
+        assert "the smallest needs" in none.reason
     norm = norms(replace(NORM, layout="NCHW", dtype="float32", n=256))[0]
-    with pytest.raises(NoPlan, match=r"no plan within a workspace of 512 MiB \(the least takes \d+ MiB\)"):
+    with pytest.raises(NoPlan, match=r"no plan that fits in a workspace of 512 MiB \(the smallest needs \d+ MiB\)"):
         plan(norm)
 
 
@@ -177,7 +177,7 @@ def test_what_is_foretold_is_what_is_built(gpu, dtype):
 def test_nothing_is_foretold_that_does_not_fit():
     [work, *_] = norms(replace(NORM, n=64))
     needed = absent.plan_without_device(work, gpus.load("H200"), LIMIT, build=False).workspace_bytes
-    with pytest.raises(NoPlan, match="the least takes"):
+    with pytest.raises(NoPlan, match="the smallest needs"):
         absent.plan_without_device(work, gpus.load("H200"), needed // 100, build=False)
 
 

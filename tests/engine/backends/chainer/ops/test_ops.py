@@ -211,7 +211,7 @@ def test_narrower_dtypes_are_near_float64(name, layout, dtype, limit):
         (lambda: ops.bias(maps(1, 2, 3, 3), maps(3), layout="NCHW"), r"add_bias: x \(1, 2, 3, 3\) and b \(3,\)"),
         (lambda: joined(maps(1, 2, 3, 3), maps(1, 2, 4, 3), layout="NCHW"), "concatenate: expected one dtype, and one"),
         (lambda: ops.tiled_average_pooling_2d(maps(1, 2, 3, 4), out=2, layout="NCHW"), "expected square maps, got 3x4"),
-        (lambda: work.BiasGradient(5, 3, "float32", slices=2), "5 rows are no 2 equal parts"),
+        (lambda: work.BiasGradient(5, 3, "float32", slices=2), "5 rows cannot be cut into 2 equal slices"),
         (lambda: ops.max_pooling_2d(maps(1, 1, 4, 4), ksize=2, stride=1, pad=2, layout="NCHW"), "would be empty"),
         (lambda: ops.linear(maps(2, 3), maps(4, 5), maps(4)), "do not fit"),
         (lambda: ops.add(maps(3), maps(3).astype("f4")), "equal shapes and dtypes"),
