@@ -54,8 +54,8 @@ RENAMED = [
         "tcbench.engine.accelerators.cpu.arrays.HostArrays.upload",
     ),
     (
-        "tcbench.accelerators.cpu.onednn.update.batched.addition",
-        "tcbench.engine.accelerators.cpu.onednn.update._by_primitives.addition",
+        "tcbench.engine.accelerators.cpu.reference.update.update_by",
+        "tcbench.engine.accelerators.cpu.reference.update.batched_update",
     ),
     ("tcbench.analysis.bisection.Search._joint", "tcbench.commands.gate.bisect.bisection.CommitSearch._joint"),
     ("tcbench.analysis.diff.Part.ratio", "tcbench.commands.diff.differences.StepPart.ratio"),

@@ -50,8 +50,6 @@ _USER_SCRATCHPAD = 1
 SRC, SRC_1, DST, WEIGHTS = 1, 2, 17, 33
 MEAN, VARIANCE, SCALE, SHIFT, WORKSPACE, SCRATCHPAD = 49, 50, 51, 52, 64, 80
 DIFF_SRC, DIFF_DST, DIFF_WEIGHTS, DIFF_SCALE, DIFF_SHIFT = 129, 145, 161, 255, 256
-ATTRIBUTE_SCALE = 4096
-"""A flag on the index of an argument: the index then denotes the factor that the argument is multiplied by."""
 _DESCRIPTORS = {
     SRC: (129, 0),
     SRC_1: (129, 1),
@@ -112,7 +110,6 @@ _SIGNATURES: dict[str, tuple[Any, ...]] = {
     "primitive_attr_create": (_OUT,),
     "primitive_attr_set_scratchpad_mode": (_IN, c_int),
     "primitive_attr_set_post_ops": (_IN, _IN),
-    "primitive_attr_set_scales_mask": (_IN, c_int, c_int),
     "post_ops_create": (_OUT,),
     "post_ops_append_eltwise": (_IN, c_int, c_float, c_float),
     "post_ops_append_sum": (_IN, c_float, c_int32, c_int),
@@ -272,7 +269,7 @@ class Engine:
         self.met_nan = False
         self.set_threads(1)
         self._engine = self._create("engine_create", 1, 0)
-        self.plain, self.adding = self.attributes(), self.attributes(added=1.0)
+        self.plain, self.adding = self.attributes(), self.attributes(added=True)
         self.team = team(self.set_threads, self.set_handle, n_threads)
         self.execute = ctypes.cast(library.dnnl_primitive_execute, c_void_p)
         self._descriptors: dict[Any, Descriptor] = {}
@@ -313,21 +310,18 @@ class Engine:
             self._descriptors[key] = replace(self._described(handle), sizes=tuple(sizes))
         return self._descriptors[key]
 
-    def attributes(self, *, relu_after: bool = False, added: float = 0.0, scaled: Sequence[int] = ()) -> int:
+    def attributes(self, *, relu_after: bool = False, added: bool = False) -> int:
         """Return the attributes of a primitive, whose scratchpad is always the engine's scratch memory.
 
         Args:
             relu_after: apply ReLU to the result.
-            added: a factor; this multiple of the previous output is added to the result.
-            scaled: arguments that are multiplied by a number, which is a further argument (ATTRIBUTE_SCALE).
+            added: add the result to the previous output.
         """
         attributes = self._create("primitive_attr_create")
         self._call("primitive_attr_set_scratchpad_mode", attributes, _USER_SCRATCHPAD)
         post_ops = self._create("post_ops_create")
-        for argument in scaled:
-            self._call("primitive_attr_set_scales_mask", attributes, argument, 0)
         if added:
-            self._call("post_ops_append_sum", post_ops, added, 0, 0)
+            self._call("post_ops_append_sum", post_ops, 1.0, 0, 0)
         if relu_after:
             self._call("post_ops_append_eltwise", post_ops, RELU, 0.0, 0.0)
         self._call("primitive_attr_set_post_ops", attributes, post_ops)

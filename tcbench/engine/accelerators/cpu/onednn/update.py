@@ -1,16 +1,14 @@
-"""The batched update and 16-bit conversions: by update.c, or by oneDNN or NumPy on machines without a C compiler.
+"""The batched update and 16-bit conversions by update.c; NumPy does them on machines without a C compiler.
 
-update.c makes one pass over memory. oneDNN's primitives process each parameter in blocks that stay in the second-level
-cache; NumPy would take six passes. Least times for ResNet-50 on two cores of an AMD EPYC: update.c 10.1 ms in each
-dtype (a plain loop over the memory: 7.0 ms), oneDNN 17.0 ms in float32 and 23.6 ms in bfloat16.
+update.c makes one pass over memory, where NumPy takes six. Least times for ResNet-50 on two cores of a Sapphire Rapids
+Xeon: update.c 14 ms in float32 and 28 ms in bfloat16, NumPy 45 ms and 104 ms.
 
-Two alternatives were slower: oneDNN adds a bfloat16 gradient to float32 value by value, and a loop in Numba took ten
-times as long as the plain loop."""
+Three alternatives were slower: oneDNN's primitives on blocks in the second-level cache (38 ms and 105 ms), oneDNN's
+addition of a bfloat16 gradient to float32, which goes value by value, and a loop in Numba."""
 
 import ctypes
 import functools
-import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,18 +17,10 @@ import numpy as np
 from tcbench.engine import work as w
 from tcbench.engine.accelerators.cpu import compiled, threads
 from tcbench.engine.accelerators.cpu.onednn import library
-from tcbench.engine.accelerators.cpu.onednn.library import Array, Binding, Engine, Primitive, Unimplemented
+from tcbench.engine.accelerators.cpu.onednn.library import Array, Engine, Unimplemented
 from tcbench.engine.accelerators.cpu.onednn.team import PrimitiveCall
 from tcbench.engine.accelerators.cpu.onednn.tuning import Choice
-from tcbench.engine.accelerators.cpu.reference.operands import (
-    Convert,
-    Operands,
-    assign,
-    compute,
-    make_launch,
-    make_operands,
-)
-from tcbench.engine.accelerators.cpu.reference.update import update_by
+from tcbench.engine.accelerators.cpu.reference.operands import compute, make_launch
 
 _ROWS = 32
 """Rows of the chunk table per call: 0.5 ms of work, which is long compared with Python's overhead, and a short wait if
@@ -41,61 +31,22 @@ _CHUNK = 1 << 14
 """The least values per chunk of a conversion, which has at most 64 chunks."""
 
 
-class _PrimitivesByThread:
-    """A separate set of primitives for each thread, by name and size, since a call sets a primitive's memory objects.
-
-    They must not need a scratchpad, which threads would share."""
-
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
-        self._local = threading.local()
-
-    def __call__(self, name: str, size: int, make: Callable[[int], Primitive]) -> Primitive:
-        primitives: dict[Any, Primitive] = self._local.__dict__
-        if not primitives:
-            self._engine.set_threads(1)  # OpenMP keeps this setting per thread
-        if (name, size) not in primitives:
-            primitives[name, size] = make(size)
-        return primitives[name, size]
-
-
-def _converter(engine: Engine, stored: str, primitives: _PrimitivesByThread) -> Convert:
-    """Return a function that converts between `stored` and float32.
-
-    It uses update.c or, without a compiler, oneDNN if it has vectorised conversions on this processor, else NumPy."""
-    functions = _compiled()
-    if functions is None and not engine.converts(stored):
-        return assign
-
-    def primitive(source: Array, target: Array) -> Primitive:
-        dtypes = source.dtype.name, target.dtype.name
-        return primitives(
-            " to ".join(dtypes),
-            source.size,
-            lambda size: engine.conversion(*(engine.descriptor(dtype, (size,), (1,)) for dtype in dtypes)),
-        )
-
-    def convert(source: Array, target: Array) -> None:
-        if functions is None:
-            primitive(source, target)(source, target)
-        else:
-            code = CODES[stored] if target.dtype == np.float32 else -CODES[stored]
-            functions.convert(library.address(source), library.address(target), code, source.size)
-
-    return convert
-
-
-def unscale(engine: Engine, work: w.Unscale) -> Choice:
+def unscale(_: Engine, work: w.Unscale) -> Choice:
     """Return NumPy's Unscale with converted blocks. Raises Unimplemented unless g and gx have the same 16-bit dtype."""
     stored = work.operands[0].dtype
     if stored not in w.ITEM_BYTES or w.ITEM_BYTES[stored] != 2 or stored != work.operands[1].dtype:
         raise Unimplemented(stored)
-    return _with_conversions(engine, work, stored)
+    return _with_conversions(work, stored)
 
 
-def _with_conversions(engine: Engine, work: w.Unscale | w.PackGradients, stored: str) -> Choice:
-    """Return NumPy's implementation, in which `_converter` converts between `stored` and float32."""
-    convert = _converter(engine, stored, _PrimitivesByThread(engine))
+def _with_conversions(work: w.Unscale | w.PackGradients, stored: str) -> Choice:
+    """Return NumPy's implementation, in which update.c converts between `stored` and float32. Raises Unimplemented."""
+    functions = _functions()
+
+    def convert(source: Array, target: Array) -> None:
+        code = CODES[stored] if target.dtype == np.float32 else -CODES[stored]
+        functions.convert(library.address(source), library.address(target), code, source.size)
+
     return Choice(functools.partial(make_launch, work, convert=convert), f"conversion of {stored}")
 
 
@@ -128,13 +79,17 @@ def _conversion(engine: Engine, source: int, out: int, code: int, size: int) -> 
     return engine.team.bind([chunks])
 
 
-def batched(engine: Engine, work: w.BatchedUpdate) -> Choice:
-    """Return the batched update by update.c, or by oneDNN's primitives without a C compiler."""
-    functions = _compiled()
-    if functions is None:
-        return _by_primitives(engine, work)
-    run = _by_c(functions, work)
+def batched(_: Engine, work: w.BatchedUpdate) -> Choice:
+    """Return the batched update by update.c. Raises Unimplemented if this machine cannot compile it."""
+    run = _by_c(_functions(), work)
     return Choice(lambda *arrays: functools.partial(run, *arrays), "C, one pass")
+
+
+def _functions() -> ctypes.CDLL:
+    """Return the functions of update.c. Raises Unimplemented if this machine cannot compile them."""
+    if (functions := _compiled()) is None:
+        raise Unimplemented("update.c")
+    return functions
 
 
 @functools.cache
@@ -235,37 +190,7 @@ def _conversions_match_numpy(functions: ctypes.CDLL, stored: np.dtype[Any]) -> b
     return agree(halves, singles, code) and agree(np.concatenate(between), np.empty(6 * halves.size, stored), -code)
 
 
-def _by_primitives(engine: Engine, work: w.BatchedUpdate) -> Choice:
-    """Return the batched update by oneDNN's primitives, block by block."""
-    primitives = _PrimitivesByThread(engine)
-    factors = np.array([0, -work.learning_rate * work.weight_decay], np.float32)  # for gradients and for weights
-    scaled = engine.attributes(scaled=(library.SRC, library.SRC_1), added=work.momentum)
-
-    def addition(size: int, attributes: int = engine.plain, scales: Sequence[int] = ()) -> Primitive:
-        flat, factor = (engine.descriptor("float32", (n,), (1,)) for n in (size, 1))
-        described = engine.describe("binary", library.BINARY_ADD, flat.handle, flat.handle, flat.handle, attributes)
-        addends = Binding(library.SRC, flat), Binding(library.SRC_1, flat)
-        factors = (Binding(index | library.ATTRIBUTE_SCALE, factor) for index in scales)
-        return engine.primitive(described, [*addends, *factors, Binding(library.DST, flat, True)])
-
-    momentum = functools.partial(addition, attributes=scaled, scales=(library.SRC, library.SRC_1))
-    convert = _converter(engine, work.parameters.half, primitives)
-
-    def step(g: Array, v: Array, weights: Array) -> None:
-        primitives("momentum", v.size, momentum)(g, weights, factors, factors[1:], v)
-        primitives("addition", v.size, addition)(weights, v, weights)
-
-    def run(a: Operands) -> None:
-        factors[0] = -work.learning_rate / a.raw("state")[w.SCALE]
-        update_by(step, work, a)
-
-    def bind(*arrays: Array) -> Callable[[], None]:
-        return functools.partial(run, make_operands(work, *arrays, convert=convert))
-
-    return Choice(bind, momentum(1).name)
-
-
-def pack(engine: Engine, work: w.PackGradients) -> Choice:
+def pack(_: Engine, work: w.PackGradients) -> Choice:
     """Return NumPy's PackGradients with converted blocks.
 
     Raises Unimplemented if there is nothing to convert, or if `flat` has another 16-bit dtype than the gradients."""
@@ -274,4 +199,4 @@ def pack(engine: Engine, work: w.PackGradients) -> Choice:
         raise Unimplemented("nothing to convert")
     if work.dtype not in ("float32", parameters.half):
         raise Unimplemented(f"{parameters.half} to {work.dtype}")
-    return _with_conversions(engine, work, parameters.half)
+    return _with_conversions(work, parameters.half)

@@ -1,7 +1,6 @@
 """SGD with momentum for one parameter or for all parameters, loss scaling, and packing of gradients."""
 
 import ctypes
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -12,9 +11,6 @@ from tcbench.engine.accelerators.cpu.reference.operands import CHUNK, Operands, 
 from tcbench.engine.accelerators.cpu.threads import Array
 
 MAX_SCALE = 2.0**24
-
-Step = Callable[[Array, Array, Array], object]
-"""A function (gradient, velocity, weights) that updates velocity and weights in place."""
 
 
 @computes(w.WeightDecay, cut="g w")
@@ -52,32 +48,23 @@ def unscale(_: w.Unscale, a: Operands) -> None:
 
 @computes(w.BatchedUpdate)
 def batched_update(work: w.BatchedUpdate, a: Operands) -> None:
-    """Update all parameters: unscale the gradient, apply weight decay and momentum, and round 16-bit weights."""
-    g_factor = -work.learning_rate / float(a.raw("state")[w.SCALE])
-
-    def step(g: Array, v: Array, weights: Array) -> None:
-        v *= work.momentum
-        v += g_factor * g
-        v += -work.learning_rate * work.weight_decay * weights
-        weights += v
-
-    update_by(step, work, a)
-
-
-def update_by(step: Step, work: w.BatchedUpdate, a: Operands) -> None:
-    """Apply `step` to all parameters, block by block.
+    """Update all parameters: unscale the gradient, apply weight decay and momentum, and round 16-bit weights.
 
     A value whose gradient is not finite keeps its velocity and weight."""
     state = a.raw("state")
     if work.dynamic and state[w.OVERFLOWS] > 0:
         return
+    g_factor = -work.learning_rate / float(state[w.SCALE])
 
     def compute(block: Operands) -> int:
         g, v, weights = block.g, block.velocity, block.master
         finite = is_finite(g)
         skipped = slice(0) if finite.all() else ~finite
         before = v[skipped], weights[skipped]
-        step(g, v, weights)
+        v *= work.momentum
+        v += g_factor * g
+        v += -work.learning_rate * work.weight_decay * weights
+        weights += v
         v[skipped], weights[skipped] = before
         block.write(velocity=v, master=weights)
         if "half" in block:
