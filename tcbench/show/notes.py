@@ -4,8 +4,11 @@ import shutil
 import sys
 import textwrap
 from collections.abc import Iterable
+from pathlib import Path
 
 import typer
+
+from tcbench.show.streams import STANDARD_OUTPUT
 
 MOST_LINES = 2
 """The number of lines of notes under a table. --details shows the rest."""
@@ -31,6 +34,12 @@ def aside(text: str) -> None:
     """Print a note on standard error, such as which files were skipped."""
     columns = shutil.get_terminal_size().columns if sys.stderr.isatty() else len(text)
     typer.echo("\n".join(wrap_lines(text, columns)), err=True)
+
+
+def echo_written(*paths: Path, err: bool = False) -> None:
+    """Print the names of files that were written, except standard output, which `-o -` names."""
+    if names := [str(path) for path in paths if path != STANDARD_OUTPUT]:
+        typer.echo(f"wrote {' and '.join(names)}", err=err)
 
 
 def notes_that_fit(notes: Iterable[str], columns: int) -> list[str]:

@@ -17,7 +17,7 @@ from tcbench.core.text import plain
 from tcbench.show import streams
 from tcbench.show.app import command_line, given_words
 from tcbench.show.console import make_console
-from tcbench.show.notes import aside
+from tcbench.show.notes import aside, echo_written
 from tcbench.show.options import ANOTHER_FILE, Group, check_picture, format_option, output_option
 from tcbench.show.sides import Labels, first_few
 
@@ -207,7 +207,7 @@ def present(comparison: Comparison, labels: Labels, format_: Format, output: Pat
         save(comparison_chart(report), output, ANOTHER_FILE)
     elif text is not None:
         streams.write_file(output, _encoded(text), ANOTHER_FILE)
-    typer.echo(f"wrote {output}", err=text is not None and chart)
+    echo_written(output, err=text is not None and chart)
 
 
 def _is_picture(path: Path) -> bool:

@@ -15,7 +15,7 @@ from tcbench.show import options
 from tcbench.show.app import command
 from tcbench.show.console import make_console
 from tcbench.show.next_steps import cell_step
-from tcbench.show.notes import Caution
+from tcbench.show.notes import Caution, echo_written
 from tcbench.show.results import read_files
 from tcbench.show.sides import Labels
 
@@ -99,7 +99,7 @@ def diff(
         console.say("")
     console.notes([*map(Caution, missing), *notes(diffs, bool(timelines))])
     if output is not None:
-        console.say(f"wrote {output}")
+        echo_written(output)
     cell, environment = diffs[0].base.cell, diffs[0].base.environment
     if not timelines and cell is not None:  # layers and kernels are in profiles alone
         machine = environment.machine if environment else None

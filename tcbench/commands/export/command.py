@@ -8,7 +8,7 @@ import typer
 from tcbench.core.errors import SelectionError
 from tcbench.show import options, streams
 from tcbench.show.app import command
-from tcbench.show.notes import aside
+from tcbench.show.notes import aside, echo_written
 from tcbench.show.results import read_results
 
 Format = Literal["csv", "parquet", "json", "github-action-benchmark", "bencher"]
@@ -61,4 +61,4 @@ def export(
         typer.echo(data.decode("utf-8"), nl=False)
         return
     streams.write_file(output, data, options.ANOTHER_FILE)
-    typer.echo(f"wrote {output}")
+    echo_written(output)

@@ -13,7 +13,7 @@ from tcbench.run.inputs import local_runs, select_cells
 from tcbench.show import options
 from tcbench.show.app import command
 from tcbench.show.console import make_console
-from tcbench.show.notes import Caution
+from tcbench.show.notes import Caution, echo_written
 from tcbench.show.results import read_results
 
 if TYPE_CHECKING:
@@ -64,10 +64,8 @@ def history(
     places = git.ancestry((Path.cwd(), CHECKOUT), commits)
     selected = select_cells(records, chosen.configs, chosen.batch_sizes)
     history = build_history(selected, rule, outcome.allowed_facets(allow), places)
-    wrote = f"wrote {output}"
-    if history.cells and all(len(cell.points) < 2 for cell in history.cells):
-        wrote = "no chart: no cell was measured at two commits; `tcbench plot` draws runs"
-    elif output is not None:
+    without_chart = bool(history.cells) and all(len(cell.points) < 2 for cell in history.cells)
+    if output is not None and not without_chart:
         from tcbench.commands.history.chart import history_chart
         from tcbench.show.charts.files import save
 
@@ -88,5 +86,7 @@ def history(
         console.table(table, heading)
     console.say(verdict(history))
     console.notes([*notes(history), *map(Caution, left_out)])
-    if output is not None:
-        console.say(wrote)
+    if output is not None and without_chart:
+        console.say("no chart: no cell was measured at two commits; `tcbench plot` draws runs")
+    elif output is not None:
+        echo_written(output)

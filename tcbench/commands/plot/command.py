@@ -15,6 +15,7 @@ from tcbench.core.errors import SelectionError, TcbenchError
 from tcbench.run.inputs import match_configs, runs_by_age
 from tcbench.show import options
 from tcbench.show.app import command, given_words
+from tcbench.show.notes import echo_written
 from tcbench.show.results import output_path, read_results
 
 if TYPE_CHECKING:
@@ -79,7 +80,7 @@ def plot(
     name = "machines" if panels == "machine" else f"slide-{slide}" if slide is not None else kind or "throughput"
     output = output_path(output, inputs.paths, f"{name}.png")
     save(figure, output, options.ANOTHER_FILE)
-    typer.echo(f"wrote {output}")
+    echo_written(output)
 
 
 def _draw(

@@ -14,7 +14,7 @@ from tcbench.core.text import plain
 from tcbench.run.inputs import PROFILES, Results, files_beside
 from tcbench.show import options
 from tcbench.show.app import command, refuse_input
-from tcbench.show.notes import aside
+from tcbench.show.notes import aside, echo_written
 from tcbench.show.results import output_path, read_files, read_results
 from tcbench.show.sides import Labels
 from tcbench.show.streams import STANDARD_OUTPUT, write_file
@@ -100,7 +100,7 @@ def report(
         write_file(trials_path, to_csv(records, "trial").encode(), options.ANOTHER_FILE)
         files.append(trials_path)
     write_file(output, render(page).encode(), options.ANOTHER_FILE)
-    typer.echo(f"wrote {' and '.join(map(str, files))}")
+    echo_written(*files)
 
 
 def _timelines(inputs: Results) -> tuple[list[Timeline], list[str]]:

@@ -15,6 +15,7 @@ from tcbench.run.inputs import select_cells
 from tcbench.show import options
 from tcbench.show.app import command
 from tcbench.show.console import make_console, stages
+from tcbench.show.notes import echo_written
 from tcbench.show.results import output_path, read_results
 
 if TYPE_CHECKING:
@@ -86,7 +87,7 @@ def roofline(
     for cell in shown if layers else ():
         console.table(table.layers_table(cell), cell.summary.cell.label)
     console.notes(table.notes(shown, len(rooflines), layers=layers))
-    console.say(f"wrote {output}")
+    echo_written(output)
 
 
 def _with_known_work(summaries: Sequence[CellSummary]) -> list[CellSummary]:

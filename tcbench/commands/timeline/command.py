@@ -11,6 +11,7 @@ from tcbench.core.errors import SelectionError
 from tcbench.run.inputs import select_cells
 from tcbench.show import options
 from tcbench.show.app import command
+from tcbench.show.notes import echo_written
 from tcbench.show.results import newest_timeline, output_path
 
 if TYPE_CHECKING:
@@ -77,4 +78,4 @@ def timeline(
         timelines = [timeline for timeline in timelines if timeline.record in selected]
     output = output_path(output, files, "timeline.png")
     save(timeline_chart(timelines, window(zoom), steps, step=step), output, options.ANOTHER_FILE)
-    typer.echo(f"wrote {output}")
+    echo_written(output)
