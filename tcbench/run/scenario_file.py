@@ -76,7 +76,7 @@ class LadderTable(msgspec.Struct, frozen=True, kw_only=True):
     backend: str = DEFAULT_BACKEND
 
 
-class ConfigTable(msgspec.Struct, frozen=True, kw_only=True):
+class ConfigSection(msgspec.Struct, frozen=True, kw_only=True):
     """A table [[config]]."""
 
     rungs: Annotated[list[Name], Meta(min_length=1, max_length=MOST_RUNGS)]
@@ -104,7 +104,7 @@ class File(msgspec.Struct, frozen=True, kw_only=True):
     train: TrainSettings = TrainSettings()
     cudnn: CudnnTable = CudnnTable()
     ladder: list[LadderTable] = []
-    config: list[ConfigTable] = []
+    config: list[ConfigSection] = []
     ablation: list[AblationTable] = []
     claim: list[ClaimTable] = []
     cpu: dict[str, Any] = {}

@@ -8,10 +8,10 @@ import copy
 from collections.abc import Sequence
 from typing import Any
 
-from tcbench.engine.backends.chainer.session import Step
+from tcbench.engine.backends.chainer.session import ChainerStep
 
 
-class _Shards(Step):
+class _Shards(ChainerStep):
     """A step that processes its batch in `shards` equal parts."""
 
     def __init__(self, *built: Any, shards: int) -> None:

@@ -18,7 +18,7 @@ from tcbench.engine.accelerators.device import OpenDevice
 from tcbench.engine.backends.chainer.compat import chainer
 from tcbench.engine.backends.chainer.optimizers import BatchedSGD, OptimizerSpec, PerParameterSGD
 from tcbench.engine.backends.chainer.pillow import ChainerFeed
-from tcbench.engine.backends.chainer.session import ChainerSession, Step
+from tcbench.engine.backends.chainer.session import ChainerSession, ChainerStep
 from tcbench.engine.backends.chainer.sites import deliver
 from tcbench.engine.feeds.base import Feed, FeedRecipe
 from tcbench.engine.feeds.dataset import scan
@@ -150,14 +150,16 @@ class _Session(ChainerSession):
         self.test_batches = setting.test_images // cell.batch_size
         return deliver(self.site, train)
 
-    def step_of(self, *built: Any) -> Step:
+    def step_of(self, *built: Any) -> ChainerStep:
         """Return the session's step. It processes its batch in shards if the technique imitates several ranks."""
         kinds = {"ranks": RanksInTurn, "turns": StepsInTurn}
         kind = kinds.get(self._job.technique.batch)
-        return kind(*built, shards=self._job.setting.ranks) if kind else Step(*built)
+        return kind(*built, shards=self._job.setting.ranks) if kind else ChainerStep(*built)
 
 
-def _steps(job: TrainingJob, step: Step, observe: Any, progress: Callable[[int], None] | None) -> tuple[float, ...]:
+def _steps(
+    job: TrainingJob, step: ChainerStep, observe: Any, progress: Callable[[int], None] | None
+) -> tuple[float, ...]:
     """Run the training steps of a job and return their losses."""
     losses: list[float] = []
     waiting: list[Any] = []
@@ -184,7 +186,7 @@ def _steps(job: TrainingJob, step: Step, observe: Any, progress: Callable[[int],
     return tuple(losses)
 
 
-def _hand_over(number: int, step: Step, flowing: list[tuple[Any, str, Any]], observe: Any) -> None:
+def _hand_over(number: int, step: ChainerStep, flowing: list[tuple[Any, str, Any]], observe: Any) -> None:
     """Give the step's gradients to the observer."""
     loss = float(on_host(step.loss_value))
     if not np.isfinite(loss):  # the run will end as diverged, so its gradients are of no interest
@@ -199,7 +201,7 @@ def _hand_over(number: int, step: Step, flowing: list[tuple[Any, str, Any]], obs
     observe(number, loss, hand_over)
 
 
-def _collect(job: TrainingJob, step: Step, losses: list[float], waiting: list[Any]) -> None:
+def _collect(job: TrainingJob, step: ChainerStep, losses: list[float], waiting: list[Any]) -> None:
     """Copy the waiting losses from the device. Raises DivergedError if a loss or gradients are not finite."""
     for loss in waiting:
         value = float(on_host(loss))

@@ -13,7 +13,7 @@ from tcbench.core.errors import SelectionError
 from tcbench.core.record import Input
 from tcbench.engine.accelerators.device import kind_of
 from tcbench.engine.backends import backend, trace_cell
-from tcbench.engine.backends.chainer.network import Network as ChainerNetwork
+from tcbench.engine.backends.chainer.network import ChainerNetwork
 from tcbench.engine.backends.chainer.parts import Parts
 from tcbench.engine.feeds.spec import TensorSpec
 from tcbench.engine.models import MODELS
@@ -62,7 +62,7 @@ def chainer(stages: tuple[Named, ...]) -> Any:
 
 def torch(stages: tuple[Named, ...]) -> Any:
     pytest.importorskip("torch")
-    from tcbench.engine.backends.torch.network import Network as TorchNetwork
+    from tcbench.engine.backends.torch.network import TorchNetwork
 
     return TorchNetwork(stages, np.random.RandomState(0))
 

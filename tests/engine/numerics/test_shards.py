@@ -12,11 +12,11 @@ from tcbench.core.numerics import RANKS_TECHNIQUES
 from tcbench.engine.accelerators.device import host_device
 from tcbench.engine.backends.chainer import sites
 from tcbench.engine.backends.chainer.compat import chainer
-from tcbench.engine.backends.chainer.network import Network
+from tcbench.engine.backends.chainer.network import ChainerNetwork
 from tcbench.engine.backends.chainer.optimizers import BatchedSGD, OptimizerSpec
 from tcbench.engine.backends.chainer.parts import Parts
 from tcbench.engine.backends.chainer.rungs import RUNGS
-from tcbench.engine.backends.chainer.session import Step
+from tcbench.engine.backends.chainer.session import ChainerStep
 from tcbench.engine.feeds.base import Feed
 from tcbench.engine.feeds.spec import TensorSpec
 from tcbench.engine.models.small import SMALL_RESNET
@@ -62,7 +62,7 @@ def makes():
 
         def make():
             with sites.random_state(site, cell.seed) as rng:
-                model = Network(parts, SMALL_RESNET.stages(cell.variant, cell.n_classes), rng)
+                model = ChainerNetwork(parts, SMALL_RESNET.stages(cell.variant, cell.n_classes), rng)
             sites.adopt(site, model)
             return model, BatchedSGD(OptimizerSpec(0.01, 0.9, 1e-4, BatchedSGD), model)
 
@@ -95,7 +95,7 @@ def state(model):
 
 def ranks_apart(makes, global_batches):
     """Every rank with a model, an optimizer and a feed of its own; gradients are averaged in float64 between them."""
-    ranks = [Step(*makes(), Given(shard(global_batches, rank))) for rank in range(RANKS)]
+    ranks = [ChainerStep(*makes(), Given(shard(global_batches, rank))) for rank in range(RANKS)]
     losses = []
     for _ in range(STEPS):
         for step in ranks:
@@ -134,7 +134,7 @@ def test_steps_in_turn_are_steps_at_the_batch_size_of_one(makes):
     for _ in range(STEPS):
         run(step)
     alone, its_optimizer = makes()
-    rank_step = Step(
+    rank_step = ChainerStep(
         alone, its_optimizer, Given([shard([batch], rank)[0] for batch in global_batches for rank in range(RANKS)])
     )
     for _ in range(STEPS * RANKS):

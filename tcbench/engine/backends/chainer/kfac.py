@@ -47,7 +47,7 @@ class KfacLayer:
         return self.k**3 + self.d**3
 
 
-class Kfac:
+class KfacPreconditioner:
     """A preconditioner that divides the averaged gradients by the curvature, between backward and update."""
 
     def __init__(self, settings: KfacSettings, replica: Replica) -> None:

@@ -80,7 +80,7 @@ def _tree(parts: Parts, rng: np.random.RandomState) -> tree.NetworkBuilder:
     return tree.NetworkBuilder("chainer", Container, lambda maps: ops.concatenate(tuple(maps), layout=layout), makers)
 
 
-class Network(Container):
+class ChainerNetwork(Container):
     """A network from images in the spec's layout and dtype to logits (N, n_classes)."""
 
     def __init__(self, parts: Parts, stages: Iterable[geometry.Named], rng: np.random.RandomState) -> None:
@@ -89,7 +89,7 @@ class Network(Container):
         self.parts = parts
         self.names = [name for name, _ in stages]
         self.auxiliary = tree.auxiliary_weights(stages)
-        self._body = parts.body(Network.body)
+        self._body = parts.body(ChainerNetwork.body)
         _tree(parts, rng).fill(self, stages)
 
     def loss(self, x: Any, t: Any) -> Any:

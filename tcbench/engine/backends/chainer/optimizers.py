@@ -15,7 +15,7 @@ from tcbench.core.errors import TrainingError
 from tcbench.engine import work
 from tcbench.engine.accelerators.protocol import Array, current
 from tcbench.engine.backends.chainer.exchange import Replica
-from tcbench.engine.backends.chainer.kfac import Kfac
+from tcbench.engine.backends.chainer.kfac import KfacPreconditioner
 from tcbench.engine.backends.chainer.ops.node import dtype_of, half_of
 
 
@@ -38,7 +38,7 @@ class OptimizerSpec:
     master_weights: bool = False
     dynamic_scale: bool = False
     growth_interval: int = 2000
-    precondition: Callable[[Replica], Kfac] | None = None
+    precondition: Callable[[Replica], KfacPreconditioner] | None = None
 
 
 class Optimizer:

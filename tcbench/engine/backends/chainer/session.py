@@ -14,7 +14,7 @@ from tcbench.engine.backends.chainer import sites
 from tcbench.engine.backends.chainer.compat import chainer
 from tcbench.engine.backends.chainer.exchange import ExchangeSpec, PerParameter, Replica
 from tcbench.engine.backends.chainer.layers import LayerHooks
-from tcbench.engine.backends.chainer.network import Network
+from tcbench.engine.backends.chainer.network import ChainerNetwork
 from tcbench.engine.backends.chainer.optimizers import OptimizerSpec, PerParameterSGD
 from tcbench.engine.backends.chainer.parts import Parts
 from tcbench.engine.backends.chainer.pillow import ChainerFeed
@@ -24,11 +24,11 @@ from tcbench.engine.feeds.base import Feed, FeedRecipe
 from tcbench.engine.feeds.modelled import WorkersFeed
 from tcbench.engine.feeds.spec import FeedSpec, TensorSpec
 from tcbench.engine.feeds.synthetic import make_synthetic_feed
-from tcbench.engine.models.geometry import Network as Geometry
+from tcbench.engine.models.geometry import Network
 from tcbench.engine.session import Facts, Layers
 
 
-class Step(BaseStep):
+class ChainerStep(BaseStep):
     """A Chainer training step."""
 
     @functools.cached_property
@@ -50,7 +50,7 @@ class Step(BaseStep):
 class ChainerSession(BaseSession):
     """A training session in Chainer. `rungs` and `make_feed` replace those of the cell where configs are compared."""
 
-    step: Step
+    step: ChainerStep
 
     def __init__(
         self,
@@ -58,20 +58,20 @@ class ChainerSession(BaseSession):
         site: OpenDevice,
         *,
         rungs: Sequence[Any] | None = None,
-        geometry: Geometry | None = None,
+        geometry: Network | None = None,
         make_feed: Callable[[FeedSpec], Feed] | None = None,
     ) -> None:
         self._make_feed = make_feed
         scopes = threadpoolctl.threadpool_limits(cell.threads), chainer.using_config("train", True)
         super().__init__(cell, site, rungs or [RUNGS[name] for name in cell.rungs], scopes, geometry)
 
-    def build(self, stack: contextlib.ExitStack) -> Step:
+    def build(self, stack: contextlib.ExitStack) -> ChainerStep:
         """Build feed, model, optimizer and, on many ranks, the exchange."""
         parts = self.fold("parts", Parts(TensorSpec()))
         feed = self.feed(parts.spec)  # first, because weights are drawn in a thread during its imports
         stack.callback(feed.close)
         with sites.random_state(self.site, self.cell.seed) as rng:
-            model = Network(parts, self._stages, rng)
+            model = ChainerNetwork(parts, self._stages, rng)
         sites.adopt(self.site, model)
         self.n_parameters = sum(int(p.size) for p in model.params())
         spec = self.optimizer_spec()
@@ -101,9 +101,9 @@ class ChainerSession(BaseSession):
         feed: Feed = (recipe if make_feed is None else recipe.with_source(make_feed)).make()
         return sites.deliver(self.site, feed)
 
-    def step_of(self, *built: Any) -> Step:
+    def step_of(self, *built: Any) -> ChainerStep:
         """Make the step from a model, an optimizer and the other parts. Subclasses may override this."""
-        return Step(*built)
+        return ChainerStep(*built)
 
     def parameters(self) -> Iterable[Any]:
         return (self.site.accelerator.download(p.array) for p in self.step.model.params())

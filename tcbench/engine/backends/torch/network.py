@@ -22,7 +22,7 @@ EPS = 2e-5
 """Chainer's epsilon of batch normalisation; PyTorch's default is 1e-5."""
 
 
-class Unit(nn.Module):
+class TorchUnit(nn.Module):
     """A convolution with what follows it: batch norm -> [add] -> [ReLU], or a bias -> [ReLU]."""
 
     def __init__(
@@ -54,7 +54,7 @@ class Unit(nn.Module):
         return self.relu(h)
 
 
-class Classifier(nn.Module):
+class TorchClassifier(nn.Module):
     """A fully connected layer with a bias and an optional ReLU."""
 
     def __init__(
@@ -94,7 +94,7 @@ class Tiles(nn.Module):
         return F.avg_pool2d(x, x.shape[2] - (self.out - 1) * stride, stride)
 
 
-class Container(nn.Module):
+class TorchContainer(nn.Module):
     """A module that holds others by name and runs them by a flow."""
 
     def __init__(self, flow: tree.Flow) -> None:
@@ -120,8 +120,8 @@ def _dropout(ratio: float, rng: np.random.RandomState) -> nn.Module:
 def _tree(rng: np.random.RandomState) -> tree.NetworkBuilder:
     """Return the builder of PyTorch networks whose weights are drawn from `rng`."""
     makers: dict[type[geometry.Stage], Callable[..., nn.Module]] = {
-        geometry.Conv: functools.partial(Unit, rng=rng),
-        geometry.Linear: functools.partial(Classifier, rng=rng),
+        geometry.Conv: functools.partial(TorchUnit, rng=rng),
+        geometry.Linear: functools.partial(TorchClassifier, rng=rng),
         geometry.Dropout: functools.partial(_dropout, rng=rng),
         geometry.MaxPool: lambda ksize, stride, pad, ceil: nn.MaxPool2d(ksize, stride, pad, ceil_mode=ceil),
         geometry.GlobalAverage: lambda: nn.AdaptiveAvgPool2d(1),
@@ -129,10 +129,10 @@ def _tree(rng: np.random.RandomState) -> tree.NetworkBuilder:
         # PyTorch divides alpha by the size.
         geometry.Lrn: lambda size, alpha, beta, k: nn.LocalResponseNorm(size, alpha * size, beta, k),
     }
-    return tree.NetworkBuilder("torch", Container, lambda maps: torch.cat(maps, 1), makers)
+    return tree.NetworkBuilder("torch", TorchContainer, lambda maps: torch.cat(maps, 1), makers)
 
 
-class Network(Container):
+class TorchNetwork(TorchContainer):
     """A network from images (N, 3, S, S) to a tuple of logits (N, n_classes).
 
     In training the logits of auxiliary classifiers follow; `auxiliary` holds the weights of their losses by name."""

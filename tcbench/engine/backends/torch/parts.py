@@ -18,7 +18,7 @@ Forward = Callable[[Any], Any]
 
 
 @dataclass(frozen=True)
-class Parts:
+class TorchParts:
     """A description of the model.
 
     - `pixels`: how the feed stores a batch.
@@ -33,7 +33,7 @@ class Parts:
 
 
 @dataclass(frozen=True)
-class OptimizerSpec:
+class TorchOptimizerSpec:
     """A description of torch.optim.SGD: v = momentum v + g + weight_decay w; w = w - learning_rate v.
 
     At a constant learning rate this equals v = momentum v - learning_rate (g + weight_decay w); w = w + v, the form of
@@ -47,10 +47,10 @@ class OptimizerSpec:
     loss_scale: float | None = None
 
 
-class Optimizer:
+class TorchOptimizer:
     """PyTorch's SGD behind a GradScaler, which is disabled if there is no loss scale."""
 
-    def __init__(self, spec: OptimizerSpec, model: torch.nn.Module, device: torch.device) -> None:
+    def __init__(self, spec: TorchOptimizerSpec, model: torch.nn.Module, device: torch.device) -> None:
         self._sgd = torch.optim.SGD(
             model.parameters(),
             lr=spec.learning_rate,

@@ -11,7 +11,7 @@ EAGER_STEPS = 3
 initialisation (PyTorch documentation, "Whole-network capture", uses three)."""
 
 
-class Replay:
+class TorchReplay:
     """A step that calls `runs` in order three times, then captures them as a CUDA graph, and replays that.
 
     Input that the runs read, such as the batch, must stay at the same address."""

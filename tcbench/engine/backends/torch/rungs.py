@@ -37,7 +37,7 @@ class _Header(Package):
         return (Path(sysconfig.get_paths("posix_prefix")["include"]) / self.module).is_file()
 
 
-class Bf16(Rung):
+class TorchBf16(Rung):
     """Autocast to bfloat16. Weights stay float32; bfloat16 has the range of float32, so no loss scaling is needed."""
 
     name = "bf16"
@@ -75,7 +75,7 @@ class Compile(Rung):
         return replace(parts, body=torch.compile)
 
 
-class CudaGraph(Rung):
+class TorchCudaGraph(Rung):
     """Capture of forward, backward and update as a CUDA graph, which is replayed with one launch per step."""
 
     name = "cuda_graph"
@@ -94,10 +94,10 @@ class CudaGraph(Rung):
         return recipe.with_wrapper(at_fixed_addresses)
 
     def step(self, phases: Any, settings: Any) -> Any:
-        from tcbench.engine.backends.torch.replay import Replay
+        from tcbench.engine.backends.torch.replay import TorchReplay
 
         io, *compute = phases
-        replay = Replay(tuple(phase.run for phase in compute))
+        replay = TorchReplay(tuple(phase.run for phase in compute))
         return (io, Phase("replay", replay, replay.captured))
 
 
@@ -124,7 +124,7 @@ class CudnnBenchmark(Rung):
             torch.backends.cudnn.benchmark, torch.backends.cudnn.benchmark_limit = previous
 
 
-class Dali(DaliInput):
+class TorchDali(DaliInput):
     """Input by NVIDIA DALI, which decodes and augments in its own threads during the previous step."""
 
     def feed(self, recipe: Any, settings: Any) -> Any:
@@ -147,7 +147,7 @@ class Foreach(Rung):
         return replace(optimizer, sgd_options=(("foreach", True),))
 
 
-class Fp16(Rung):
+class TorchFp16(Rung):
     """PyTorch's mixed precision in float16.
 
     Weights stay float32, autocast runs convolutions and the classifier in float16, and a GradScaler scales the loss by
@@ -169,7 +169,7 @@ class Fp16(Rung):
         return replace(optimizer, loss_scale=settings.train.loss_scale)
 
 
-class Fp32(Rung):
+class TorchFp32(Rung):
     """The start of the ladder: everything in float32, without TensorFloat-32, PyTorch's default for convolutions."""
 
     name = "fp32"
@@ -197,7 +197,7 @@ class FusedOptimizer(Rung):
         return replace(optimizer, sgd_options=(("fused", True),))
 
 
-class Nhwc(Rung):
+class TorchNhwc(Rung):
     """PyTorch's channels_last: tensors of shape (N, C, H, W) are stored as (N, H, W, C).
 
     Tensor Cores read this layout without a transpose."""
@@ -213,7 +213,7 @@ class Nhwc(Rung):
         return replace(parts, memory_format=torch.channels_last, pixels=replace(parts.pixels, layout="NHWC"))
 
 
-class OpenCv(OpenCvInput):
+class TorchOpenCv(OpenCvInput):
     """Input decoded and resized by OpenCV instead of Pillow, in the same thread as the step."""
 
     def feed(self, recipe: Any, settings: Any) -> Any:
@@ -223,7 +223,7 @@ class OpenCv(OpenCvInput):
         return recipe.with_source(as_tensors(lambda spec, _: make_opencv_feed(spec)))
 
 
-class Tf32(Rung):
+class TorchTf32(Rung):
     """Float32 storage with Tensor Core arithmetic on inputs rounded to TensorFloat-32 (10 bits of fraction)."""
 
     name = "tf32"

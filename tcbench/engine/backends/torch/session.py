@@ -16,21 +16,21 @@ from tcbench.engine.backends import initial
 from tcbench.engine.backends.session import BaseSession, BaseStep
 from tcbench.engine.backends.torch.batches import pillow, synthetic
 from tcbench.engine.backends.torch.distributed import DataParallel, process_group
-from tcbench.engine.backends.torch.network import Network
-from tcbench.engine.backends.torch.parts import Forward, Optimizer, OptimizerSpec, Parts
+from tcbench.engine.backends.torch.network import TorchNetwork
+from tcbench.engine.backends.torch.parts import Forward, TorchOptimizer, TorchOptimizerSpec, TorchParts
 from tcbench.engine.backends.torch.rungs import RUNGS
 from tcbench.engine.backends.torch.sites import Site
 from tcbench.engine.feeds.base import Feed, FeedRecipe
-from tcbench.engine.models.geometry import Network as Geometry
+from tcbench.engine.models.geometry import Network
 
 
-class Step(BaseStep):
+class TorchStep(BaseStep):
     """A PyTorch training step. `autocast` makes the context of the forward pass."""
 
     def __init__(
         self,
         forward: Forward,
-        optimizer: Optimizer,
+        optimizer: TorchOptimizer,
         feed: Feed,
         autocast: Callable[[], Any],
         exchange: DataParallel | None = None,
@@ -58,21 +58,21 @@ class Step(BaseStep):
 class TorchSession(BaseSession):
     """A training session in PyTorch."""
 
-    step: Step
+    step: TorchStep
 
-    def __init__(self, cell: Cell, site: Site, *, geometry: Geometry | None = None) -> None:
+    def __init__(self, cell: Cell, site: Site, *, geometry: Network | None = None) -> None:
         super().__init__(cell, site, [RUNGS[name] for name in cell.rungs], (_threads(cell.threads),), geometry)
 
-    def build(self, stack: contextlib.ExitStack) -> Step:
+    def build(self, stack: contextlib.ExitStack) -> TorchStep:
         """Build model, optimizer, feed and, on many ranks, DistributedDataParallel."""
         cell, site = self.cell, self.site
-        parts: Parts = self.fold("parts", Parts())
+        parts: TorchParts = self.fold("parts", TorchParts())
         with initial.random_state(cell.seed) as rng:
-            self.model = model = Network(self._stages, rng)
+            self.model = model = TorchNetwork(self._stages, rng)
         model.train().to(device=site.device, memory_format=parts.memory_format)
         self.n_parameters = sum(parameter.numel() for parameter in model.parameters())
-        spec = OptimizerSpec(cell.train.learning_rate, cell.train.momentum, cell.train.weight_decay)
-        optimizer = Optimizer(self.fold("optimizer", spec), model, site.device)
+        spec = TorchOptimizerSpec(cell.train.learning_rate, cell.train.momentum, cell.train.weight_decay)
+        optimizer = TorchOptimizer(self.fold("optimizer", spec), model, site.device)
         exchange = None
         if self._world.size > 1:
             stack.enter_context(process_group(self._world, site.backend))
@@ -84,7 +84,7 @@ class TorchSession(BaseSession):
             torch.autocast, site.device.type, parts.autocast, enabled=parts.autocast is not None
         )
         forward = parts.body(exchange.model if exchange else model)
-        return Step(forward, optimizer, feed, autocast, exchange, list(model.auxiliary.values()))
+        return TorchStep(forward, optimizer, feed, autocast, exchange, list(model.auxiliary.values()))
 
     def parameters(self) -> Iterable[Any]:
         return (parameter.detach().cpu().numpy() for parameter in self.model.parameters())

@@ -6,7 +6,7 @@ from networks import THIN
 from training import change_distance, loss_distance, numpys_processor, on_numpy, small_session, train
 
 from tcbench.engine.backends.chainer.compat import chainer
-from tcbench.engine.backends.chainer.network import Network
+from tcbench.engine.backends.chainer.network import ChainerNetwork
 from tcbench.engine.backends.chainer.parts import Parts
 from tcbench.engine.backends.initial import he_normal
 from tcbench.engine.feeds.spec import TensorSpec
@@ -55,7 +55,7 @@ def test_a_captured_step_drops_other_values_each_time():
 
 
 def built(geometry, variant="v1", n_classes=10, spec=TensorSpec()):  # noqa: B008  (frozen)
-    return Network(Parts(spec), geometry.stages(variant, n_classes), np.random.RandomState(0))
+    return ChainerNetwork(Parts(spec), geometry.stages(variant, n_classes), np.random.RandomState(0))
 
 
 class _Macs(chainer.FunctionHook):

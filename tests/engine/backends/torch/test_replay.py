@@ -51,7 +51,7 @@ def calls(monkeypatch) -> list[str]:
 
 
 def test_three_steps_are_eager_on_a_stream_of_their_own_the_fourth_is_captured_and_every_one_after_replayed(calls):
-    step = replay.Replay((lambda: calls.append("forward"), lambda: calls.append("backward")))
+    step = replay.TorchReplay((lambda: calls.append("forward"), lambda: calls.append("backward")))
     eager = ["side waits for current", "(side", "forward", "backward", "side)", "current waits for side"]
     for _ in range(3):
         calls.clear()
@@ -71,7 +71,7 @@ def test_a_capture_that_fails_is_no_graph(calls, monkeypatch):
     def failing() -> None:
         raise RuntimeError("operation not permitted when stream is capturing")
 
-    step = replay.Replay((failing,))
+    step = replay.TorchReplay((failing,))
     monkeypatch.setattr(step, "_calls", replay.EAGER_STEPS)
     for _ in range(2):
         with pytest.raises(RuntimeError, match="not permitted"):

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 from tcbench.engine.rung import ROUNDING, Rung
 
 
-class Im2col(Rung):
+class Im2colRung(Rung):
     """Convolutions by im2col and a matrix product."""
 
     name = "im2col"

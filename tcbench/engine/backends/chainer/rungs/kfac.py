@@ -28,6 +28,7 @@ class Kfac(Rung):
     source = "talk, slide 36; K. Osawa et al., Large-Scale Distributed Second-Order Optimization Using K-FAC, 2019"
 
     def optimizer(self, optimizer: Any, settings: Any) -> Any:
-        from tcbench.engine.backends.chainer.kfac import Kfac
+        from tcbench.engine.backends.chainer.kfac import KfacPreconditioner
 
-        return replace(optimizer, precondition=functools.partial(Kfac, settings.train.kfac or KfacSettings()))
+        kfac = settings.train.kfac or KfacSettings()
+        return replace(optimizer, precondition=functools.partial(KfacPreconditioner, kfac))
