@@ -24,7 +24,7 @@ from tcbench.engine.accelerators.cpu import compiled
 from tcbench.engine.accelerators.cpu.onednn import library, widened
 from tcbench.engine.accelerators.cpu.onednn.convolution import strides
 from tcbench.engine.accelerators.cpu.onednn.library import Array, Binding, Engine, Primitive, Unimplemented
-from tcbench.engine.accelerators.cpu.onednn.team import EXECUTE, PrimitiveCall, Stages
+from tcbench.engine.accelerators.cpu.onednn.team import PrimitiveCall, PythonTeam, Stages
 from tcbench.engine.accelerators.cpu.onednn.tuning import NUMPY, SLOWER, Choice, descriptions, fastest
 from tcbench.engine.accelerators.cpu.onednn.update import CODES
 from tcbench.engine.accelerators.cpu.reference.operands import compute, make_launch
@@ -122,7 +122,7 @@ def _uses_c(engine: Engine, norm: Norm) -> bool:
 
     The answer is the same for forward and backward, since backward reads forward's mask. For arrays of medium size it
     depends on the time of the forward pass."""
-    if engine.team is None or norm.add or norm.layout != "NHWC" or norm.c % _VALUES or norm.dtype not in CODES:
+    if norm.add or norm.layout != "NHWC" or norm.c % _VALUES or norm.dtype not in CODES:
         return False
     n_bytes, converts = norm.size * ITEM_BYTES[norm.dtype], engine.converts(norm.dtype)
     if (converts and n_bytes < _LEAST_BYTES) or _compiled() is None:
@@ -157,9 +157,9 @@ _IN_C = "C, two passes"
 
 def _by_c(engine: Engine, work: _Works) -> Choice:
     """Return the implementation by batch_norm.c. Its forward pass also checks for NaN (`Engine.met_nan`)."""
-    functions, team = _compiled(), engine.team
-    assert functions is not None and team is not None
-    bind_to_c = _bind_to_c(functions, work, team.bind, functools.partial(engine.scratch, "batch norm"))
+    functions = _compiled()
+    assert functions is not None
+    bind_to_c = _bind_to_c(functions, work, engine.team.bind, functools.partial(engine.scratch, "batch norm"))
     inv_std_position = [operand.name for operand in work.operands].index("inv_std")
 
     def bind(*arrays: Array) -> Callable[[], None]:
@@ -247,6 +247,7 @@ def _compiled() -> ctypes.CDLL | None:
 def matches_numpy(functions: ctypes.CDLL) -> bool:
     """Check a compiled batch_norm.c: forward and backward agree with NumPy up to rounding."""
     rng, scratch = np.random.default_rng(0), np.empty(1 << 15, np.uint8)
+    bind = PythonTeam(lambda _: None, None).bind
     tolerances: dict[DType, float] = {"float32": 1e-5, "float16": 2e-3, "bfloat16": 1e-2}
     for dtype, tolerance in tolerances.items():
         norm = Norm(3, 48, 5, 7, "NHWC", dtype, "relu")
@@ -259,19 +260,13 @@ def matches_numpy(functions: ctypes.CDLL) -> bool:
             for arrays in (by_c, by_numpy):
                 arrays |= {o.name: np.array(arrays.get(o.name, np.zeros(o.shape, o.dtype))) for o in work.operands}
             names = [operand.name for operand in work.operands]
-            _bind_to_c(functions, work, _bind_sequentially, lambda _: scratch)(*(by_c[name] for name in names))()
+            _bind_to_c(functions, work, bind, lambda _: scratch)(*(by_c[name] for name in names))()
             compute(work, *(by_numpy[name] for name in names))
         for name in set(by_c) - {"mask"}:
             actual, expected = (np.asarray(arrays[name], np.float32) for arrays in (by_c, by_numpy))
             if not np.abs(actual - expected).max() <= tolerance * np.abs(expected).max():
                 return False
     return True
-
-
-def _bind_sequentially(stages: Stages) -> Callable[[], int]:
-    """Return a function that makes all calls in order on the calling thread."""
-    calls = [call for stage in stages for chunk in stage for call in chunk]
-    return lambda: max(EXECUTE(call.execute)(call.primitive, call.stream, 0, None) for call in calls)
 
 
 def _faster(engine: Engine, work: _Works, choice: Choice, bind_numpy: Callable[..., Callable[[], None]]) -> Choice:

@@ -13,7 +13,6 @@ import functools
 import importlib.metadata
 import math
 import os
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from ctypes import POINTER, byref, c_char_p, c_float, c_int, c_int32, c_int64, c_size_t, c_uint, c_void_p
 from dataclasses import dataclass, replace
@@ -23,8 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tcbench.core import variables
-from tcbench.engine.accelerators.cpu import threads
-from tcbench.engine.accelerators.cpu.onednn.team import Addresses, PrimitiveCall, team
+from tcbench.engine.accelerators.cpu.onednn.team import Addresses, PrimitiveCall, new_team
 from tcbench.engine.work import DType
 from tcbench.hardware import load
 
@@ -270,12 +268,11 @@ class Engine:
         self.set_threads(1)
         self._engine = self._create("engine_create", 1, 0)
         self.plain, self.adding = self.attributes(), self.attributes(added=True)
-        self.team = team(self.set_threads, self.set_handle, n_threads)
+        self.team = new_team(self.set_threads, self.set_handle, n_threads)
         self.execute = ctypes.cast(library.dnnl_primitive_execute, c_void_p)
         self._descriptors: dict[Any, Descriptor] = {}
         self.shared: dict[str, Array] = {}
         self.changes = 0
-        self._growing = threading.Lock()
         self.prepared: dict[str, Any] = {}
         self._converts = {"float32": True}
 
@@ -416,16 +413,12 @@ class Engine:
         except Unimplemented:  # the layout has blocks that a part would cut, such as blocks of 48 channels
             return [(stored, required)]
 
-    def conversion(self, source: Descriptor, target: Descriptor) -> Primitive:
-        """Create a primitive that copies an array to another dtype or layout."""
-        return self.reorder(Binding(SRC, source), Binding(DST, target, True))
-
     def converts(self, dtype: str) -> bool:
         """Return whether oneDNN converts between `dtype` and float32 with vector instructions on this processor."""
         if dtype not in self._converts:
-            descriptors = self.descriptor(dtype, (64,), (1,)), self.descriptor("float32", (64,), (1,))
-            primitives = self.conversion(*descriptors), self.conversion(*reversed(descriptors))
-            self._converts[dtype] = not any(primitive.name.startswith(REFERENCE) for primitive in primitives)
+            half, single = self.descriptor(dtype, (64,), (1,)), self.descriptor("float32", (64,), (1,))
+            described = (self._describe_reorder(*pair, self.plain) for pair in ((half, single), (single, half)))
+            self._converts[dtype] = not any(self.implementation(d).startswith(REFERENCE) for d in described)
         return self._converts[dtype]
 
     def reorder(self, source: Binding, target: Binding, slices: int = 1) -> Primitive:
@@ -440,14 +433,13 @@ class Engine:
 
     def scratch(self, name: str, n_bytes: int) -> Array:
         """Return at least `n_bytes` of the scratch memory of this name, which all primitives share in turn."""
-        with self._growing:
-            memory = self.shared.get(name)
-            if memory is None or memory.nbytes < n_bytes:
-                allocated = np.empty(n_bytes + _ALIGNMENT, np.uint8)
-                start = -address(allocated) % _ALIGNMENT
-                memory = self.shared[name] = allocated[start : start + n_bytes]
-                self.changes += 1
-            return memory
+        memory = self.shared.get(name)
+        if memory is None or memory.nbytes < n_bytes:
+            allocated = np.empty(n_bytes + _ALIGNMENT, np.uint8)
+            start = -address(allocated) % _ALIGNMENT
+            memory = self.shared[name] = allocated[start : start + n_bytes]
+            self.changes += 1
+        return memory
 
     @contextlib.contextmanager
     def restoring_scratch(self) -> Iterator[None]:
@@ -480,12 +472,6 @@ class Engine:
         primitive = self._create("primitive_create", described)
         stream = self._create("stream_create", self._engine, 1)
         return PreparedPrimitive(self, primitive, stream, table, memories, [place for *_, place in arguments])
-
-    def run(self, primitive: int, stream: int, n: int, arguments: Any) -> None:
-        """Execute a primitive on the calling thread. Raises RuntimeError with oneDNN's status if it is not 0."""
-        status = self._library.dnnl_primitive_execute(primitive, stream, n, arguments)
-        if status:
-            raise RuntimeError(f"oneDNN: dnnl_primitive_execute: status {status}")
 
     def _described(self, handle: int) -> Descriptor:
         return Descriptor(handle, int(self._library.dnnl_memory_desc_get_size(handle)))
@@ -523,7 +509,7 @@ Place = ArrayPlace | ScratchPlace
 
 
 class PreparedPrimitive:
-    """A oneDNN primitive with a memory object for each argument. Calling it runs it on arrays at given addresses."""
+    """A call of a oneDNN primitive with a memory object for each argument."""
 
     def __init__(
         self,
@@ -537,32 +523,20 @@ class PreparedPrimitive:
         pairs = list(zip(memories, places, strict=True))
         self.call = PrimitiveCall(engine.execute, primitive, stream, ctypes.addressof(arguments), len(memories))
         self._arguments = arguments  # `call` points to them
-        self._shared, self._scratch = engine.shared, engine.scratch
-        self._run = functools.partial(engine.run, primitive, stream, len(memories), arguments)
+        self._engine = engine
         self.array_arguments = [
             (m, place.position, place.offset) for m, place in pairs if isinstance(place, ArrayPlace)
         ]
         self._scratch_arguments = [(m, place) for m, place in pairs if isinstance(place, ScratchPlace)]
         self._bound_scratch: dict[str, Array] = {}
-        self._bound_addresses: Addresses | None = None
-        self._set = engine.set_handle
 
     def bind_scratch(self) -> None:
         """Give oneDNN the current addresses of the scratch memory, which grows if this primitive needs more."""
         for memory, place in self._scratch_arguments:
-            scratch = self._shared.get(place.name)
+            scratch = self._engine.shared.get(place.name)
             if scratch is None or self._bound_scratch.get(place.name) is not scratch:
-                scratch = self._bound_scratch[place.name] = self._scratch(place.name, place.n_bytes)
-                self._set(memory, address(scratch))
-
-    def __call__(self, addresses: Addresses) -> None:
-        """Run on arrays at these addresses. A second call with the same list does not set them again."""
-        if addresses is not self._bound_addresses:
-            for memory, position, offset in self.array_arguments:
-                self._set(memory, addresses[position] + offset)
-            self._bound_addresses = addresses
-        self.bind_scratch()
-        self._run()
+                scratch = self._bound_scratch[place.name] = self._engine.scratch(place.name, place.n_bytes)
+                self._engine.set_handle(memory, address(scratch))
 
 
 class Primitive:
@@ -574,10 +548,10 @@ class Primitive:
     def __init__(self, engine: Engine, name: str, *stages: Sequence[Sequence[PreparedPrimitive]]) -> None:
         self.name = name
         self._engine = engine
-        self._stages = [stage for stage in stages if stage]
-        self._prepared = [prepared for stage in self._stages for chunk in stage for prepared in chunk]
-        self._launch: Callable[[], int] | None = None
-        self._set_places: Callable[[Addresses], int] = lambda _: 0
+        nonempty = [stage for stage in stages if stage]
+        self._prepared = [prepared for stage in nonempty for chunk in stage for prepared in chunk]
+        self._launch = engine.team.bind([[[p.call for p in chunk] for chunk in stage] for stage in nonempty])
+        self._set_places = engine.team.places([place for p in self._prepared for place in p.array_arguments])
         self._bound_addresses: Addresses | None = None
         self._changes = -1
 
@@ -585,18 +559,9 @@ class Primitive:
         """Return a function that runs the primitive on these arrays. The caller keeps their memory alive."""
         return functools.partial(self.run_at, (c_size_t * len(arrays))(*map(address, arrays)))
 
-    def __call__(self, *arrays: Array) -> None:
-        self.bind(*arrays)()
-
     def run_at(self, addresses: Addresses) -> None:
         """Run on arrays at these addresses. Raises RuntimeError with oneDNN's status if it is not 0."""
         engine = self._engine
-        if engine.team is None:
-            self._run_on_python_threads(addresses)
-            return
-        if self._launch is None:
-            self._launch = engine.team.bind([[[p.call for p in chunk] for chunk in stage] for stage in self._stages])
-            self._set_places = engine.team.places([place for p in self._prepared for place in p.array_arguments])
         while self._changes != engine.changes:
             self._changes = engine.changes
             for prepared in self._prepared:
@@ -605,19 +570,6 @@ class Primitive:
         self._bound_addresses = None if status else addresses
         if status := status or self._launch():
             raise RuntimeError(f"oneDNN: status {status}")
-
-    def _run_on_python_threads(self, addresses: Addresses) -> None:
-        for stage in self._stages:
-            if len(stage) == 1:
-                for prepared in stage[0]:
-                    prepared(addresses)
-            else:
-                threads.run(functools.partial(self._run_slice, addresses), stage)
-
-    def _run_slice(self, addresses: Addresses, chunk: Sequence[PreparedPrimitive]) -> None:
-        self._engine.set_threads(1)  # OpenMP keeps this setting per thread
-        for prepared in chunk:
-            prepared(addresses)
 
 
 def contiguous(sizes: Sequence[int]) -> tuple[int, ...]:

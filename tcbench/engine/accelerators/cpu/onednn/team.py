@@ -2,7 +2,8 @@
 
 Handing a chunk to a Python thread and waiting for it takes 0.08 to 0.15 ms on a virtual machine: the thread is woken,
 waits for the interpreter lock, and wakes the caller. A step of ResNet-50 does this 320 times. The team's threads poll
-for work for a moment before they sleep, and never take the interpreter lock. It needs a C compiler at run time."""
+for work for a moment before they sleep, and never take the interpreter lock.
+Machines without a C compiler use `PythonTeam`."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ from ctypes import c_int, c_int64, c_size_t, c_void_p
 from pathlib import Path
 from typing import Any
 
-from tcbench.engine.accelerators.cpu import compiled
+from tcbench.engine.accelerators.cpu import compiled, threads
 
 POLL_NS = 100_000
 """How long a thread polls for work before it sleeps: longer than the host's work between two launches, and too short to
@@ -104,10 +105,46 @@ def _array(kind: Any, elements: Sequence[Any]) -> Any:
     return (kind * len(elements))(*elements)
 
 
-def team(set_threads: Any, set_handle: Any, n_threads: int) -> Team | None:
-    """Return a new team, or None if this machine has no C compiler. See `Team` for the arguments."""
+class PythonTeam:
+    """The same on threads of Python, for machines without a C compiler."""
+
+    def __init__(self, set_threads: Any, set_handle: Any) -> None:
+        self._set_threads, self._set_handle = set_threads, set_handle
+
+    def bind(self, stages: Stages) -> Callable[[], int]:
+        """See `Team.bind`."""
+
+        def run_chunk(chunk: Sequence[PrimitiveCall]) -> int:
+            self._set_threads(1)  # OpenMP keeps this setting per thread
+            return _run_calls(chunk)
+
+        def run() -> int:
+            statuses = (
+                max(threads.collect(run_chunk, chunks)) if len(chunks) > 1 else _run_calls(chunks[0])
+                for chunks in stages
+            )
+            return next(filter(None, statuses), 0)
+
+        return run
+
+    def places(self, arguments: Sequence[tuple[int, int, int]]) -> Callable[[Addresses], int]:
+        """See `Team.places`."""
+        set_handle = self._set_handle
+        return lambda addresses: max(set_handle(memory, addresses[i] + offset) for memory, i, offset in arguments)
+
+
+def _run_calls(calls: Sequence[PrimitiveCall]) -> int:
+    """Make calls in order. Return the first non-zero status, after which no call is made, or 0."""
+    statuses = (EXECUTE(call.execute)(call.primitive, call.stream, call.n_arguments, call.arguments) for call in calls)
+    return next(filter(None, statuses), 0)
+
+
+def new_team(set_threads: Any, set_handle: Any, n_threads: int) -> Team | PythonTeam:
+    """Return a new team, in C if this machine has a compiler. See `Team` for the arguments."""
     library = compiled.load_library(Path(__file__).with_suffix(".c"), schedules_correctly)
-    return None if library is None else Team(library, set_threads, set_handle, n_threads)
+    if library is None:
+        return PythonTeam(set_threads, set_handle)
+    return Team(library, set_threads, set_handle, n_threads)
 
 
 def schedules_correctly(library: ctypes.CDLL) -> bool:

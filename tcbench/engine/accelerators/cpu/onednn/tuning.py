@@ -32,6 +32,7 @@ from tcbench.engine.accelerators.cpu.onednn.library import (
     instructions,
     version,
 )
+from tcbench.engine.accelerators.cpu.onednn.team import Team
 from tcbench.engine.work import DType, Work
 from tcbench.hardware import load, machine
 
@@ -162,7 +163,7 @@ def _timings(engine: Engine, work: Work, alternatives: Sequence[Alternative]) ->
         "work": work.key,
         "ways": "; ".join(alternative.name for alternative in alternatives),
         "threads": engine.n_threads,
-        "team": engine.team is not None,
+        "team": isinstance(engine.team, Team),
         "oneDNN": version() or "",
         "instructions": instructions(),
         "processor": f"{machine.cpu_name()} {machine.processor()}",

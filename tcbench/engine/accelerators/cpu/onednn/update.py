@@ -68,7 +68,7 @@ def _conversion(engine: Engine, source: int, out: int, code: int, size: int) -> 
 
     `code` is the code of the 16-bit dtype, negative for a conversion to 16 bits."""
     functions = _compiled()
-    if functions is None or engine.team is None:
+    if functions is None:
         return None
     from_bytes, to_bytes = (2, 4) if code > 0 else (4, 2)
     convert = ctypes.cast(functions.convert, ctypes.c_void_p)

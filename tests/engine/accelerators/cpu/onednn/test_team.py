@@ -10,7 +10,7 @@ import pytest
 
 from tcbench.engine import work as w
 from tcbench.engine.accelerators.cpu import compiled
-from tcbench.engine.accelerators.cpu.onednn import team
+from tcbench.engine.accelerators.cpu.onednn import convolution, team, tuning
 from tcbench.engine.accelerators.cpu.onednn.accelerator import OneDnnAccelerator
 
 pytestmark = pytest.mark.skipif(compiled.compiler() is None, reason="no C compiler on this machine")
@@ -29,10 +29,15 @@ def launched(work: w.Work, accelerator: OneDnnAccelerator) -> np.ndarray:
 def test_without_a_compiler_threads_of_python_do_the_same(
     work: Any, fresh_engine: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    with_compiler = OneDnnAccelerator(threads=2)
+    assert isinstance(with_compiler.engine.team, team.Team)
+    by_team = launched(work, with_compiler)
+    monkeypatch.setattr(compiled, "compiler", lambda: None)
     accelerator = OneDnnAccelerator(threads=2)
-    assert accelerator.engine.team is not None
-    by_team = launched(work, accelerator)
-    monkeypatch.setattr(accelerator.engine, "team", None)
+    assert isinstance(accelerator.engine.team, team.PythonTeam)
+    choice = with_compiler.engine.prepared[work.key]
+    monkeypatch.setattr(tuning, "fastest", lambda engine, work, ways: ways[choice.place])
+    monkeypatch.setattr(convolution, "fastest", tuning.fastest)
     np.testing.assert_array_equal(launched(work, accelerator), by_team)
 
 
@@ -50,8 +55,7 @@ def test_a_launch_waits_for_no_other_threads_launch(fresh_engine: None) -> None:
 
     execute = team.EXECUTE(note)
     address = ctypes.cast(execute, ctypes.c_void_p)
-    second_team = team.team(engine.set_threads, engine.set_handle, 2)
-    assert second_team is not None
+    second_team = team.new_team(engine.set_threads, engine.set_handle, 2)
     first, second = (
         second_team.bind([[[team.PrimitiveCall(address, n, None, None, 0)]] * width]) for n, width in ((1, 1), (2, 3))
     )
@@ -62,6 +66,15 @@ def test_a_launch_waits_for_no_other_threads_launch(fresh_engine: None) -> None:
     goes_on.set()
     other.join()
     assert calls == [1, 2, 2, 2]
+
+
+def test_a_call_that_fails_ends_a_launch_on_threads_of_python() -> None:
+    calls: list[int] = []
+    execute = team.EXECUTE(lambda primitive, *_: calls.append(primitive) or 2 * (primitive == 3))
+    call = [team.PrimitiveCall(ctypes.cast(execute, ctypes.c_void_p), n, None, None, 0) for n in range(1, 5)]
+    launch = team.PythonTeam(lambda _: None, None).bind([[call[:1]] * 2, [call[1:3]], [call[3:]]])
+    assert launch() == 2
+    assert calls == [1, 1, 2, 3]
 
 
 @pytest.mark.parametrize("result", ["bind", "places"])
