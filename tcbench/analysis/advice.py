@@ -47,7 +47,7 @@ class Remedy:
 
 
 _TRAINS = "`tcbench numerics` shows whether it trains like fp32"
-_SENT = "`tcbench run --ranks 1,2` with it shows what is left of the all-reduce"
+_SENT = "`tcbench run --ranks 1,2` with it shows how much all-reduce remains"
 
 REMEDIES: tuple[Remedy, ...] = (
     Remedy(("fp16",), "arithmetic", frozenset({"fp32", "tf32"}), _TRAINS),
@@ -72,9 +72,9 @@ REMEDIES: tuple[Remedy, ...] = (
     Remedy(("overlap",), "backward", evidence=_SENT),
     Remedy(("double_buffering",), "step", evidence=_TRAINS),
     Remedy(("fp32",), "arithmetic", frozenset({"fp16", "bf16"}), "the low precision is emulated here"),
-    Remedy((), "layers", frozenset({"im2col"}), "it is there to show what a convolution library buys"),
+    Remedy((), "layers", frozenset({"im2col"}), "it exists to show what a convolution library gains"),
     Remedy(
-        (), "curvature", frozenset({"kfac"}), "it is there for fewer steps to a loss, which `tcbench numerics` counts"
+        (), "curvature", frozenset({"kfac"}), "it exists to reach a loss in fewer steps: `tcbench numerics` counts them"
     ),
 )
 """All remedies: first in the order of the talk's ladder, then later rungs, then those for PyTorch only, those for many

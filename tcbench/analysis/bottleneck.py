@@ -250,7 +250,7 @@ def explain_timeline(timeline: Timeline) -> Bottleneck:
     steps = timeline.steps
     if not steps:
         raise SelectionError(
-            f"{timeline.label}: no steps in this timeline; expected ranges that `tcbench profile` leaves"
+            f"{timeline.label}: this timeline contains no steps; expected the ranges that `tcbench profile` records"
         )
     n = len(steps)
     begin_s, host_end_s = timeline.begin_s, timeline.end_s

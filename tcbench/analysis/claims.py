@@ -227,12 +227,12 @@ def _from_other_source(
     if claim.relation == "fewer kernels":
         configs = [side.config for side in (claim.left, claim.right) if side is not None]
         if any(m.summary.cell.device == "cpu" for m in setting.cells.values()):
-            return EvaluatedClaim(claim, "not testable here", why="no GPU here, and so no kernels")
+            return EvaluatedClaim(claim, "not testable here", why="no GPU here, so no kernels")
         options = shlex.split(run)[2:]
         profiles = [
             ["tcbench", "profile", config, *options, "--bs", str(n)] for n in claim.batch_sizes for config in configs
         ]
-        why = "needs timelines of `tcbench profile`, taken on a GPU and named beside the records"
+        why = "needs GPU timelines of `tcbench profile`, named together with the records"
         return EvaluatedClaim(claim, "not measured", why=why, command=" && ".join(map(shlex.join, profiles)))
     command = "tcbench numerics --ranks 4" if claim.relation == "scales" else "tcbench numerics"
     return EvaluatedClaim(claim, "not measured", why=f"needs `{command}`", command=command)
@@ -332,7 +332,7 @@ def _why_missing(cell: _Measured | None, emulated: Sequence[str] = ()) -> str:
         return "never run"
     summary = cell.summary
     if summary.status == "ok":
-        return "left no profiled pass"
+        return "has no profiled pass"
     return "out of memory" if summary.status == "oom" else f"{summary.status}: {summary.reason}"
 
 
@@ -361,7 +361,7 @@ def _decided(claim: Claim, batch_size: int, left: _Measured, right: _Measured | 
         return replace(decided, why=TAKE_ENOUGH)
     more = _more_trials(claim, ratio, numerator, denominator)
     if more is None:
-        return replace(decided, why="at the limit: no number of trials would decide")
+        return replace(decided, why="on the limit: more trials would not decide")
     return replace(decided, more_trials=more, why=f"about {more} more trial{'s' * (more != 1)} a side would decide")
 
 

@@ -16,17 +16,17 @@ from tcbench.core.record import Cell, Environment, GpuState, Record, cell_settin
 from tcbench.core.store import GATE_RUN_ID
 
 FACETS: Mapping[str, str] = {
-    "simulated": "whether the device was measured or simulated; the model of one that was, and its host's speed",
-    "gpu": "the GPU, or the CPU where that is the device",
+    "simulated": "whether the device was measured or simulated; for a simulated one, its model and its host's speed",
+    "gpu": "the GPU, or the CPU if that is the device",
     "driver": "the GPU's driver",
     "clocks": "the GPU's power limit, locked clocks, ECC and MIG",
     "host": "the processor and its instruction sets, its usable cores and quota, and its memory",
-    "os": "the system and its kernel",
+    "os": "the operating system and its kernel",
     "python": "the version of Python",
     "libraries": "versions of frameworks and libraries",
-    "accelerator": "the library that computes on a processor: oneDNN, or NumPy where that is missing",
-    "variables": "environment variables by which libraries compute otherwise, or faster or slower",
-    "ranks": "with many ranks: what reduces their gradients, on how many hosts, and how they share the cores",
+    "accelerator": "the library that computes on a processor: oneDNN, or NumPy without it",
+    "variables": "environment variables that change how libraries compute, or how fast",
+    "ranks": "with many ranks: the library that reduces gradients, the number of hosts, and how ranks share cores",
     "settings": "the scenario's model, training and cuDNN settings, the seed and the threads",
     "measure": "how long and how often steps are timed",
     "input": "where images come from, and how they are decoded",

@@ -531,12 +531,12 @@ def _with_ratio(pair: CellComparison, base: Side, current: Side, in_turns: bool)
     pair = replace(pair, verdict="inconclusive")
     if least < LEAST_TRIALS:
         have = f"{len(base.figures)} trial{'s' * (len(base.figures) != 1)} of base, {len(current.figures)} of current"
-        why = f"{have}: one process tells nothing of how processes differ"
+        why = f"{have}: at least two trials per side are needed"
         return replace(pair, why=why, more_trials=LEAST_TRIALS - least)
     sides = (("base", base), ("current", current))
     same = [name for name, side in sides if pair.metric is THROUGHPUT and len(set(side.figures)) == 1]
     if same and not in_turns:  # the interval of copies would be a point, and any loss would be sure
-        why = f"the trials of {' and of '.join(same)} are equal to the last digit, as no two processes are: copies?"
+        why = f"the trials of {' and of '.join(same)} have identical figures and may be copies"
         return replace(pair, why=why)
     estimate = rounds.estimate if in_turns else welch.estimate
     return replace(pair, estimate=estimate(current.figures, base.figures))
@@ -644,7 +644,7 @@ def _trial_notes(records: Sequence[Record]) -> tuple[str, ...]:
         if mask & _THROTTLED:
             notes.append(f"{name} throttled ({', '.join(throttle_reasons(mask & _THROTTLED))})")
         if record.host is not None and record.host.lost >= BUSY:
-            where = "was withheld by a CPU quota" if record.host.throttled else "went to others"
+            where = "was withheld by a CPU quota" if record.host.throttled else "went to other processes"
             notes.append(f"{name} on a busy machine ({record.host.lost:.0%} of its processor time {where})")
         if (longest_s := stall_s(measurement.counted_times_s)) is not None:
             median_s = statistics.median(measurement.counted_times_s)
@@ -681,8 +681,8 @@ def _drifting(pairs: Sequence[tuple[Trials, Trials]]) -> tuple[str, ...]:
     """Return a note on cells that become slower, or faster, from trial to trial on both sides."""
     signs = [rounds.trend(*(side.figures(THROUGHPUT) for side in pair), tests=len(pairs)) for pair in pairs]
     return tuple(
-        f"base and current both become {word} from trial to trial in {signs.count(sign)} of {len(pairs)} cells: the "
-        "ratio may be the machine's drift; `tcbench gate` measures the sides in turns"
+        f"base and current both become {word} during the run in {signs.count(sign)} of {len(pairs)} cells: the ratio "
+        "may be drift of the machine; `tcbench gate` measures the sides in turns"
         for word, sign in (("slower", -1), ("faster", 1))
         if sign in signs
     )
@@ -726,4 +726,4 @@ def _ran_other_kernels(pairs: Sequence[tuple[Trials, Trials]]) -> tuple[str, ...
 def _mixed(side: str, cells: Sequence[Trials]) -> tuple[str, ...]:
     """Return a note for each fact on which the trials of a cell disagree, each once per side."""
     mixed = dict.fromkeys(note for cell in cells for note in comparability.mixtures(cell.records, cell.facts))
-    return tuple(f"{side} mixes {note}" for note in mixed)
+    return tuple(f"the trials of {side} differ in {note}" for note in mixed)

@@ -155,7 +155,7 @@ def interims(trials: Sequence[int] = DEFAULT_INTERIMS, rule: Rule | None = None)
     if not 1 <= len(trials) <= MOST_INTERIMS:
         raise ValueError(f"expected one to {MOST_INTERIMS} looks, got {len(trials)}")
     if list(trials) != sorted(set(trials)) or trials[0] < 2:
-        raise ValueError("expected ascending numbers of trials from 2 up")
+        raise ValueError("expected ascending numbers of trials, each at least 2")
     return tuple(
         Interim(n, Rule(rule.threshold, rule.level * share, rule.change_level * share))
         for n, share in zip(trials, _SPENT[len(trials)], strict=True)

@@ -44,10 +44,10 @@ def keep(name: str, results: Iterable[Record], out: Path, *, replace: bool = Fal
     records = store.current(results)
     if not records:
         raise StoreError(f"baseline '{name}': no records to keep; `tcbench run` makes some")
-    exists = f"baseline '{name}': {path} is there already; --force replaces it"
+    exists = f"baseline '{name}': {path} already exists; --force replaces it"
     if path.exists() and not replace:
         raise StoreError(exists)
-    remedy = "make room, or keep it elsewhere with --out FOLDER"
+    remedy = "free some space, or store it elsewhere with --out FOLDER"
     with files.replacing(path, remedy, error_if_exists=None if replace else exists) as file:
         file.writelines(encode(record) + b"\n" for record in records)
     return path
@@ -60,7 +60,7 @@ def baseline_path(name: str, out: Path) -> Path:
         return path
     existing = names(out)
     expected = "" if existing else f"`tcbench baseline set {name}` keeps the newest run under this name"
-    raise StoreError(f"baseline '{name}': none of this name in {path.parent}/; {hint(name, existing, expected)}")
+    raise StoreError(f"baseline '{name}': not found in {path.parent}/; {hint(name, existing, expected)}")
 
 
 def names(out: Path) -> tuple[str, ...]:
@@ -80,7 +80,7 @@ def read(name: str, out: Path) -> Baseline:
 def describe(name: str, path: Path, records: Sequence[Record]) -> Baseline:
     """Return a summary of the records stored under a name. Raises StoreError if there are none."""
     if not records:
-        raise StoreError(f"{path}: no records in it; `tcbench baseline set {name} --force` makes it anew")
+        raise StoreError(f"{path}: contains no records; `tcbench baseline set {name} --force` replaces it")
     environments = [record.environment for record in records if record.environment is not None]
     return Baseline(
         name=name,
@@ -120,6 +120,6 @@ def _path(name: str, out: Path) -> Path:
     if not _NAME.fullmatch(name):
         shown = ascii(name if len(name) <= 40 else f"{name[:37]}...")
         raise StoreError(
-            f"baseline {shown}: not a name; expected up to 64 letters, digits, '.', '_' or '-', a letter or digit first"
+            f"baseline {shown}: bad name; expected up to 64 letters, digits, '.', '_' or '-', a letter or digit first"
         )
     return out / store.BASELINES / f"{name}{store.SUFFIX}"

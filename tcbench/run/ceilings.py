@@ -134,7 +134,10 @@ def main() -> None:
     value = kind_of(sys.argv[1]).ceilings(sys.argv[1], int(sys.argv[2]))
     meanwhile = load.between(before, load.own_counts()) if sys.argv[1] == "cpu" else None
     if meanwhile and meanwhile.lost >= BUSY:
-        says = f"others had {meanwhile.lost:.0%} of the processor time: too low, not kept, measured again next time"
+        says = (
+            f"other processes used {meanwhile.lost:.0%} of the processor time: "
+            "too low, not stored, measured again next time"
+        )
         value |= {"lost": meanwhile.lost, "says": f"{value['says']} on a busy machine ({says})"}
     print(json.dumps(value))  # noqa: T201  (the answer to the calling process)
 

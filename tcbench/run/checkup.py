@@ -49,8 +49,8 @@ def _processor() -> Finding:
     """Return the processor's name, cores, memory and 16-bit arithmetic."""
     low = [name for name in LOW_PRECISION if name in machine.cpu_flags()]
     memory = f"{n_bytes / 2**30:.3g} GiB" if (n_bytes := machine.usable_memory_bytes()) else "unknown memory"
-    quota = f" (a quota of {machine.cpu_quota():.2f})" if machine.cpu_quota() else ""
-    model = f"{machine.cpu_name()} ({machine.processor() or 'of an unknown model'})"
+    quota = f" (a quota of {machine.cpu_quota():.2f} CPUs)" if machine.cpu_quota() else ""
+    model = f"{machine.cpu_name()} ({machine.processor() or 'unknown model'})"
     cores = f"{machine.usable_cpus()} usable cores{quota}"
     return Finding("ok", "processor", f"{model}, {cores}, {memory}, 16-bit arithmetic: {' '.join(low) or 'none'}")
 
@@ -62,7 +62,7 @@ def disturbances() -> Iterator[Finding]:
         busy = f"{load:.1f} processes were busy over the last minute on {cpus} cores: results will be noisy"
         yield Finding("note", "load", busy, "stop other work before measuring (see: top)")
     if (refusal := git.refusal(Path.cwd())) is not None:
-        yield Finding("note", "git", f"records have no commit: {refusal}")
+        yield Finding("note", "git", f"records will not name a commit: {refusal}")
     governor_files = Path("/sys/devices/system/cpu").glob("cpu[0-9]*/cpufreq/scaling_governor")
     governors = {kernel.text(path).strip() or "unknown" for path in governor_files}
     if governors - {"performance", "unknown"}:
@@ -95,7 +95,7 @@ def _packages() -> Iterator[Finding]:
             importlib.import_module(module)
         except Exception as error:
             message = " ".join(str(error).split())
-            yield Finding(without, name, f"{version} is installed but does not import: {message}", remedy)
+            yield Finding(without, name, f"{version} is installed but cannot be imported: {message}", remedy)
         else:
             yield Finding("ok", name, version)
 
@@ -115,7 +115,7 @@ def _data() -> Finding:
     images = generated_images()
     if images.n_files is None:
         return Finding(
-            "note", "generated JPEGs", f"not made yet ({images.root})", "tcbench data make (a run does it too)"
+            "note", "generated JPEGs", f"not generated yet ({images.root})", "tcbench data make (a run makes them too)"
         )
     return Finding("ok", "generated JPEGs", f"{images.n_files} files in {images.root}")
 

@@ -111,8 +111,8 @@ def _trace_anew(
     for cell, answer in spawn.spread(cells, functools.partial(_trace, properties), processes, environment):
         if isinstance(answer, spawn.Died):
             raise TcbenchError(
-                "a process that traced a training step was killed, most likely for memory: "
-                "go on with fewer cells at a time, e.g. --bs 32"
+                "a process that traced a training step was killed, probably for lack of memory: "
+                "select fewer cells at a time, such as --bs 32"
             )
         yield cell, answer
 

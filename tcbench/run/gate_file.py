@@ -188,7 +188,7 @@ def comparison(content: GateFile, base: Sequence[Record], current: Sequence[Reco
     """Return the comparison of both sides' records with the gate's verdicts."""
     question = content.question
     compared = gate.comparison(content.verdicts, question.cells, base, current, question.interims[-1])
-    gone = (Side(cell, None, "skipped", "its scenario has it; not run", 0, 0) for cell in content.gone)
+    gone = (Side(cell, None, "skipped", "only in base's scenario; not run", 0, 0) for cell in content.gone)
     missing = (
         CellComparison(METRICS[name], side, None, "missing", failing=True)
         for side, name in itertools.product(gone, question.metrics)

@@ -48,7 +48,7 @@ def newest(out: Path, tell: Callable[[str], None], *, announce: bool = False) ->
             continue
         if is_blank(path):
             if path.stat().st_size:
-                tell(f"note: {path}: holds only a line that is cut off; skipped")
+                tell(f"note: {path}: contains only an incomplete line; skipped")
         elif not tracked(path):
             if announce:
                 tell(f"the newest run: {path}")
@@ -56,7 +56,7 @@ def newest(out: Path, tell: Callable[[str], None], *, announce: bool = False) ->
     if not paths:
         raise SelectionError(f"no results in {out}/; `tcbench run` makes some, or name a file")
     raise SelectionError(
-        f"no run of yours in {out}/; `tcbench run` makes one, or name what is there, such as {paths[0]}"
+        f"no run of your own in {out}/; `tcbench run` makes one, or name an existing file, such as {paths[0]}"
     )
 
 
@@ -73,7 +73,7 @@ def local_runs(out: Path) -> tuple[list[Path], int]:
     paths = runs(out) if out.is_dir() else []
     local_paths = [path for path in paths if path.parent.name in machines and not tracked(path)]
     if not local_paths:
-        remedy = f"; `tcbench history {out}` shows those of others" if paths else ", or name a file"
+        remedy = f"; `tcbench history {out}` shows the others" if paths else ", or name a file"
         raise SelectionError(f"no results of this machine in {out}/; `tcbench run` makes some{remedy}")
     return local_paths, len(paths) - len(local_paths)
 
@@ -115,7 +115,7 @@ def newest_timeline(out: Path, tell: Callable[[str], None]) -> Path:
         if not tracked(path):
             tell(f"the newest profile: {path}")
             return path
-    raise SelectionError(f"no profile of yours in {out}/; `tcbench profile fp32` makes one, or name a file")
+    raise SelectionError(f"no profile of your own in {out}/; `tcbench profile fp32` makes one, or name a file")
 
 
 def _age(path: Path) -> tuple[str, int]:
@@ -162,7 +162,7 @@ def read_files(paths: Sequence[Path], tell: Callable[[str], None]) -> Results:
 
     content = store.read(paths)
     if not content.records:
-        why = content.notes[0] if content.notes else f"{', '.join(map(str, paths))}: no records in it"
+        why = content.notes[0] if content.notes else f"{', '.join(map(str, paths))}: contains no records"
         raise StoreError(f"{why}; `tcbench run` makes some")
     for note in content.notes:
         tell(f"note: {note}")
@@ -187,7 +187,7 @@ def read_results(names: Iterable[str] | None, out: Path, accepts: Accepted, tell
         Results((), paths=tuple(traces)) if alone else read_files(paths or [newest(out, tell, announce=True)], tell)
     )
     if not paths and any(record.environment and record.environment.simulated for record in results.records):
-        tell("note: it is simulated")
+        tell("note: this run is simulated")
     timelines: list[Timeline] = []
     for trace in traces:
         from tcbench import tracing
@@ -195,7 +195,7 @@ def read_results(names: Iterable[str] | None, out: Path, accepts: Accepted, tell
         timelines += (recorded := tracing.read(trace))
         if alone and accepts == "profiles":
             if not recorded or recorded[0].record is None:
-                why = "a timeline without the record of its trial; name the results it belongs to"
+                why = "this timeline contains no record of its trial; also name the results that it belongs to"
                 raise SelectionError(f"{trace}: {why}")
             results = replace(results, records=(*results.records, recorded[0].record))
     return replace(results, timelines=tuple(timelines), traces=tuple(traces), documents=tuple(numerics))

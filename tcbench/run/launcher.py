@@ -94,8 +94,8 @@ def _program(name: str) -> str:
     installed = Path(sys.executable).parent / name
     path = str(installed) if "/" not in name and os.access(installed, os.X_OK) else shutil.which(name)
     if path is None:
-        lacking = f"; {MPI.install} brings it" if name == "mpirun" else ""
-        raise SelectionError(f"--launcher {name}: there is no such command{lacking}")
+        lacking = f"; {MPI.install} installs it" if name == "mpirun" else ""
+        raise SelectionError(f"--launcher {name}: command not found{lacking}")
     return path
 
 
@@ -105,7 +105,7 @@ def _mpirun() -> tuple[str, ...]:
     try:
         answer = process.ask([path, "--version"], limit_s=30)
     except (OSError, TimeoutError) as error:
-        raise SelectionError(f"--launcher mpirun: {path} does not answer: {error}") from None
+        raise SelectionError(f"--launcher mpirun: `{path} --version` failed: {error}") from None
     if "Open MPI" not in answer.stdout:  # MPICH and its relatives bind nothing by default
         return (path, "-np", _COUNT)
     # Ranks bind themselves (`tcbench.engine.affinity`); tcbench checks beforehand that there are enough cores.
@@ -133,7 +133,7 @@ def _why_not(cell: Cell, launcher: Launcher) -> str | None:
     reason = kind_of(cell.device).rank_problem(cell.device, cell.ranks)
     if cell.ranks > cores:
         reason = f"this machine has {cores} usable {'core' if cores == 1 else 'cores'}, and each rank takes one"
-    return f"{reason}; more hosts: --launcher 'mpirun -np {{n}} --hostfile HOSTS'" if reason else None
+    return f"{reason}; to use more hosts: --launcher 'mpirun -np {{n}} --hostfile HOSTS'" if reason else None
 
 
 def find_for(plan: Plan, name: str | None, *, explicit: bool) -> tuple[Plan, Launcher]:

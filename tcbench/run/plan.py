@@ -90,11 +90,10 @@ def make(scenario: Scenario, selection: Selection, device: Device, *, remote: bo
             raise SelectionError(f"--image-size {image_size}: {name} takes images of at least {least} pixels")
     if selection.input and selection.input.kind == "modelled" and kind_of(device.name).simulates is None:
         raise SelectionError(
-            f"--data modelled: {device.name} computes, and takes images; expected a virtual device (virtual:V100), or "
-            "--data synthetic"
+            f"--data modelled needs a virtual device (virtual:V100); use --data synthetic on {device.name}"
         )
     if selection.host_speed != 1 and kind_of(device.name).simulates is None:
-        raise SelectionError(f"--host-speed: {device.name} runs as fast as it does; expected a simulated device")
+        raise SelectionError(f"--host-speed needs a simulated device; {device.name} is real")
     for config in scenario.configs:  # a spelling mistake in the file is an error, not a skipped cell
         if wrong := backend_problem(config.backend) or backend(config.backend).RUNGS.problem(config.rungs):
             raise ScenarioError(f"{scenario.path}: config '{config.name}': {wrong}")
@@ -153,7 +152,7 @@ def _without_other_precision(configs: tuple[Config, ...], device: Device) -> tup
     other_precision, chosen_precision = ("fp16", "bf16") if "bf16" in computed else ("bf16", "fp16")
     why = f"this processor computes in {chosen_precision}"
     if not computed:
-        why = "this processor computes in neither bf16 nor fp16, so that fp16 shows the rungs and no gain"
+        why = "this processor computes in neither bf16 nor fp16; fp16 shows the rungs, but no gain"
     chosen = tuple(config for config in configs if other_precision not in config.rungs)
     return chosen, f"{other_precision} is left out: {why}; --config '{other_precision}*' chooses it"
 
@@ -165,7 +164,9 @@ def _base_and_best(scenario: Scenario, configs: tuple[Config, ...], device: Devi
         *configs[1:][: len(configs) == 2]
     ]
     if not tops:
-        raise SelectionError(f"--quick: no ladder of scenario {scenario.name} climbs from {configs[0].name} here")
+        raise SelectionError(
+            f"--quick compares {configs[0].name} with the top of a ladder, but {scenario.name} has none here"
+        )
     computed = [top for top in tops if not backend(top.backend).RUNGS.emulated(top.rungs, device.instructions)]
     return configs[0], (computed or tops)[-1]
 
@@ -184,7 +185,7 @@ def _models(scenario: Scenario, requested: tuple[str, ...] | None) -> tuple[str,
         if name not in known_models():
             raise SelectionError(f"--model '{name}': unknown; {hint(name, known_models())}")
     if not any(builds_models(config.backend) for config in scenario.configs):
-        raise SelectionError(f"--model: scenario {scenario.name} measures steps of your own, which bring their model")
+        raise SelectionError(f"--model: scenario {scenario.name} measures your own steps, which define their model")
     return requested
 
 
@@ -222,7 +223,7 @@ def _variant(model: str, variant: str) -> str:
 def _why_not_many(cell: Cell) -> str | None:
     """Return why a cell that runs on one rank does not run on its number of ranks, or None if it does."""
     if cell.ranks > 1 and kind_of(cell.device).simulates is not None:
-        return "what ranks say to each other is not simulated; measure many ranks on real devices"
+        return "communication between ranks is not simulated; measure many ranks on real devices"
     return backend(cell.backend).RUNGS.problem_of_many(cell.rungs) if cell.ranks > 1 else None
 
 
@@ -298,7 +299,7 @@ def why_not(config: Config, device: Device, *, remote: bool = False, emulate: bo
         if reason := missing(requires, device, remote=remote):
             return f"{name}: {reason}"
         if not emulate and (reason := emulation(requires, device)):
-            return f"{name}: {reason}; --config {config.name} runs it all the same"
+            return f"{name}: {reason}; --config {config.name} runs it anyway"
     return None
 
 
@@ -354,7 +355,7 @@ def advisable(summary: CellSummary) -> Callable[[Sequence[str]], str | None]:
     only measured configs are known to work.
     """
     if not builds_models(summary.cell.backend):
-        return lambda _: "nothing is known of its backend's rungs"
+        return lambda _: "the rungs of its backend are unknown"
     rung_set = backend(summary.cell.backend).RUNGS
     gpu = summary.environment.gpu if summary.environment else None
     capability = gpu.compute_capability if gpu else None
@@ -369,7 +370,7 @@ def advisable(summary: CellSummary) -> Callable[[Sequence[str]], str | None]:
         conflict = rung_set.problem(rungs)
         new = [rung_set[name].requires for name in rungs if name not in summary.cell.rungs and name in rung_set]
         if on_host and any(requires.is_emulated(instructions) for requires in new):
-            return "its instructions are not known to be there"
+            return "that processor may lack the instructions"
         if "fp32" in rungs and not emulated and {*LOW_PRECISIONS} & {*summary.cell.rungs}:
             return "its low precision is not emulated"
         reasons = (missing(rung_set[name].requires, device, remote=True) for name in rungs)

@@ -43,7 +43,7 @@ _REHEARSES = ("engine/feeds", "engine/measure")
 PREPARING_S = 40e-6
 """Host time to prepare a launch that the program sets up anew, without the driver's part: measured as 35 to 50
 microseconds on a Xeon of 2023. Only ratios of it are used."""
-_STAGE, _LIMIT_S = "timing what steps launch", 3600.0
+_STAGE, _LIMIT_S = "timing the parts of steps", 3600.0
 
 
 def cached_parts(cells: Iterable[Cell]) -> dict[Cell, StepTime]:
@@ -76,7 +76,7 @@ def predict(cells: Iterable[Cell], *, fresh: bool, progress: Progress) -> dict[C
     progress(_STAGE, len(answers), len(cells))
     entries, lost = Cache(cache.folder(TIMES)), list[float]()
     for cell, answer in _rehearsed(missing):
-        answers[cell] = answer or "nothing is known of it"
+        answers[cell] = answer or "the rehearsal gave no answer"
         if isinstance(answer, StepTime):
             if answer.lost < BUSY:
                 entries.put(_key(cell), Entry(msgspec.to_builtins(answer)))
@@ -84,8 +84,8 @@ def predict(cells: Iterable[Cell], *, fresh: bool, progress: Progress) -> dict[C
         progress(_STAGE, len(answers), len(cells))
     if busy := [share for share in lost if share >= BUSY]:
         _LOG.warning(
-            "busy machine: others had up to %.0f%% of the processor time while %d of %d steps were timed; what is "
-            "expected of these is too slow, and is not kept",
+            "busy machine: other processes used up to %.0f%% of the processor time while %d of %d steps were timed; "
+            "their predicted times are too long, and are not stored",
             *(100 * max(busy), len(busy), len(lost)),
         )
     return {cell: answers[cell] for cell in cells}

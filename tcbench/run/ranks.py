@@ -153,7 +153,7 @@ class RankWorkers:
         except ConnectionError:
             received = None
         except ValueError:
-            yield Fault("crashed", f"{connection} sent something that is no message", self.end())
+            yield Fault("crashed", f"{connection} sent an invalid message", self.end())
             return
         if received is None:
             yield from self._lost(connection)
@@ -182,8 +182,8 @@ class RankWorkers:
         of ranks."""
         if joined.size != self._ranks:
             reason = (
-                f"the launcher started ranks that know of {joined.size}, not of {self._ranks}: it belongs to another "
-                "MPI than mpi4py's; --launcher mpirun uses the one beside this Python"
+                f"the ranks report a world size of {joined.size}, not {self._ranks}: the launcher belongs to another "
+                "MPI than mpi4py's; --launcher mpirun uses the one installed with this Python"
             )
             return Fault("crashed", reason, self.end())
         connection.joined = joined
@@ -227,7 +227,7 @@ class RankWorkers:
         wait, if known."""
         joined = self._joined
         if len(joined) < self._ranks:
-            came = f"{len(joined)} of {self._ranks} ranks came within {min(self._timeout_s, _JOIN_S):g} s"
+            came = f"{len(joined)} of {self._ranks} ranks connected within {min(self._timeout_s, _JOIN_S):g} s"
             ended = self.end()
             reason = f": {_gist(ended)}" if ended.log else ""
             return Fault("crashed", f"{came}{reason}", ended)
@@ -256,12 +256,12 @@ class RankWorkers:
                         stacks[rank] = stacks.get(rank, "") + connection.receive_text()
         silent = [str(local[rank]) for rank in sorted(local.keys() - stacks.keys())]
         busy = [str(local[rank]) for rank, stack in sorted(stacks.items()) if not _GATHERING.search(stack)]
-        texts = [f"{local[rank]} stood at:\n{stack.strip()}" for rank, stack in sorted(stacks.items())]
+        texts = [f"stack of {local[rank]}:\n{stack.strip()}" for rank, stack in sorted(stacks.items())]
         if silent:
             return f"{' and '.join(silent)} did not answer", texts
         if busy and len(busy) < len(joined):
-            return f"{' and '.join(busy)} did not come to where the others wait", texts
-        return "every rank was at work" if busy else "every rank waited for the others", texts
+            return f"{' and '.join(busy)} did not reach the collective", texts
+        return "all ranks were computing" if busy else "all ranks were waiting for each other", texts
 
     def end(self, *, patiently: bool = False) -> Ended:
         """End the launcher and all ranks, and return how the launcher ended. `patiently`: let them end by themselves
@@ -294,7 +294,7 @@ def _socket_folder() -> Path:
             if len(os.fsencode(folder / _SOCKET)) <= _LONGEST_ADDRESS:
                 return folder
             folder.rmdir()
-    raise OSError(errno.ENAMETOOLONG, f"no folder for a socket: TMPDIR={tempfile.gettempdir()} is too long a path")
+    raise OSError(errno.ENAMETOOLONG, f"no folder for a socket: set TMPDIR={tempfile.gettempdir()} to a shorter path")
 
 
 class _Connection:

@@ -124,7 +124,7 @@ def load(name_or_path: str) -> Scenario:
     try:
         raw = cleaned(tomllib.loads(files.read(path, _LARGEST).decode()))
     except FileNotFoundError:
-        raise ScenarioError(f"{path}: no such scenario file; `tcbench list` shows those that come with it") from None
+        raise ScenarioError(f"{path}: no such scenario file; `tcbench list` shows the built-in ones") from None
     except tomllib.TOMLDecodeError as error:
         raise ScenarioError(f"{path}: not valid TOML: {error}") from None
     except RecursionError:
@@ -167,7 +167,7 @@ def _checked(path: Path, raw: dict[str, Any], *, inherits_claims: bool = False) 
     for place, config in enumerate(configs):
         if any(config.name == other.name for other in configs[:place]):
             raise ScenarioError(
-                f"{path}: backend: two of them have a config '{config.name}'; expected names that differ"
+                f"{path}: backend: two backends have a config '{config.name}'; expected different names"
             )
     if not configs:
         raise ScenarioError(f"{path}: ladder: expected at least one [[ladder]] or [[config]]")

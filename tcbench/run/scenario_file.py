@@ -142,7 +142,7 @@ def _explained(path: Path, error: msgspec.ValidationError, raw: dict[str, Any]) 
     message, _, place = str(error).partition(" - at `$")
     key = place.rstrip("`").lstrip(".")
     if field := re.match(r"Object missing required field `(.*)`", message):
-        return f"{path}: {key}{'.' if key else ''}{field[1]}: missing; expected in every scenario"
+        return f"{path}: {key}{'.' if key else ''}{field[1]}: missing, but required"
     if message.startswith("Invalid enum value"):
         message = f"expected one of {', '.join(get_args(_Data))}"
     words = re.sub(r"`([\w |]+)`", lambda m: " or ".join(_WORDS.get(w, w) for w in m[1].split(" | ")), message)

@@ -163,7 +163,7 @@ def test_the_talks_timelines_read_as_the_talk_reads_them() -> None:
 
 
 def test_a_timeline_without_steps_is_one_clear_line() -> None:
-    with pytest.raises(SelectionError, match="no steps in this timeline; expected ranges that"):
+    with pytest.raises(SelectionError, match="this timeline contains no steps; expected the ranges that"):
         explain_timeline(make_timeline(kernel(0, 1)))
 
 

@@ -89,7 +89,7 @@ def test_trials_of_several_commits_and_versions_of_tcbench_that_differ_are_notes
         base = [msgspec.structs.replace(r, environment=environments[r.trial]) for r in trials(trials=2)]
         return compare(base, trials(side="current")).notes
 
-    assert notes({"commit": "c0"}, {"commit": "c1"}) == ("base mixes commit: c0, c1",)
+    assert notes({"commit": "c0"}, {"commit": "c1"}) == ("the trials of base differ in commit: c0, c1",)
     assert notes(*[{"tcbench": "0.0.1"}] * 2) == ("base was measured by tcbench 0.0.1, current by 0.1.0",)
 
 
@@ -255,7 +255,7 @@ def test_doubtful_trials_are_named():
     load = HostLoad(elapsed_s=1.0, processors=2, own_s=0.75, waited_s=1.0, others_s=0.25, stolen_s=0.0)
     current[0] = msgspec.structs.replace(current[0], host=load)
     busy, hot, noisy, *rest = only(compare(base, current)).current.notes
-    assert busy == "trial 1 on a busy machine (25% of its processor time went to others)"
+    assert busy == "trial 1 on a busy machine (25% of its processor time went to other processes)"
     assert hot == "trial 2 throttled (hardware thermal slowdown)"
     assert noisy.startswith("trial 3 noisy (mean step ± ")
     assert rest == ["trial 3 not settled when its warm-up ended", "trial 4 failed: ValueError: the loss is nan"]
@@ -326,7 +326,7 @@ def test_a_drift_that_both_sides_share_is_named(steps, word):
         for side, step in enumerate(steps)
     ]
     notes = [note for note in compare(*sides).notes if "drift" in note]
-    assert [note.split(" from trial")[0] for note in notes] == [f"base and current both become {word}"] * bool(word)
+    assert [note.split(" during")[0] for note in notes] == [f"base and current both become {word}"] * bool(word)
     assert not any("drift" in note for note in compare(*sides, in_turns=True).notes)
 
 
@@ -335,7 +335,7 @@ def test_trials_that_are_equal_to_the_last_digit_decide_nothing():
     copies = [msgspec.structs.replace(current[0], trial=n) for n in range(5)]
     compared = compare(base, copies)
     assert only(compared).verdict == "inconclusive"
-    assert only(compared).why == "the trials of current are equal to the last digit, as no two processes are: copies?"
+    assert only(compared).why == "the trials of current have identical figures and may be copies"
     assert compared.power is None
 
 

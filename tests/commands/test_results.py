@@ -52,7 +52,10 @@ def test_what_a_gate_measured_or_git_keeps_is_named_and_not_taken(tmp_path: Path
         subprocess.run(["git", *words], cwd=tmp_path, check=True)
     done = tcbench(tmp_path, "baseline", "set", "main")
     assert (done.code, done.out) == (2, "")
-    assert "no run of yours in results/; `tcbench run` makes one, or name what is there, such as results/" in done.err
+    assert (
+        "no run of your own in results/; `tcbench run` makes one, or name an existing file, such as results/"
+        in done.err
+    )
     assert tcbench(tmp_path, "baseline", "set", "main", "cpu-20261121-035658").code == 0
     plant(tmp_path / "results", "cpu-20261121-035657")  # older than both, and the user's own
     done = tcbench(tmp_path, "compare", "--baseline", "main")
@@ -62,7 +65,7 @@ def test_what_a_gate_measured_or_git_keeps_is_named_and_not_taken(tmp_path: Path
 def test_timeline_takes_the_newest_profile_that_git_does_not_keep(tmp_path: Path) -> None:
     done = tcbench(tmp_path, "timeline")
     assert (done.code, done.err.count("\n")) == (2, 1)
-    assert "no profile of yours in results/; `tcbench profile fp32` makes one, or name a file" in done.err
+    assert "no profile of your own in results/; `tcbench profile fp32` makes one, or name a file" in done.err
     mine = tmp_path / "results" / "m" / "profile-fp32-bs4-cpu-20261121-035658.json.gz"
     mine.parent.mkdir(parents=True)
     profile = "profile-fp32-bs4-20990101-000000.json.gz"
@@ -137,7 +140,7 @@ def test_a_newest_run_that_ended_within_its_first_record_is_passed_over(tmp_path
     half.write_bytes(record.encode(factories.make_record())[:500])
     done = ended(tmp_path, command)
     assert done.err == (
-        "note: results/m/cpu-20261122-000000.jsonl: holds only a line that is cut off; skipped\n"
+        "note: results/m/cpu-20261122-000000.jsonl: contains only an incomplete line; skipped\n"
         "the newest run: results/m/cpu-20261121-035658.jsonl\n"
     )
     both = ended(tmp_path, command, "results")

@@ -62,7 +62,7 @@ def test_a_simulation_wears_no_interval(results: Path) -> None:
 
 
 def test_that_the_newest_run_is_simulated_is_told(tmp_path: Path, results: Path) -> None:
-    assert tcbench(tmp_path, "export").err.endswith("\nnote: it is simulated\n")
+    assert tcbench(tmp_path, "export").err.endswith("\nnote: this run is simulated\n")
     assert tcbench(tmp_path, "export", results).err == ""
     write(tmp_path / "results" / "here" / "cpu-20260101-000000.jsonl", factories.make_environment(), "cpu")
     assert tcbench(tmp_path, "export").err == "the newest run: results/here/cpu-20260101-000000.jsonl\n"

@@ -92,7 +92,10 @@ def test_the_process_that_measures_says_that_the_machine_was_busy(monkeypatch: p
     monkeypatch.setattr(ceilings.sys, "argv", ["ceilings", "cpu", "1"])
     monkeypatch.setattr(type(device.kind_of("cpu")), "ceilings", lambda *_: msgspec.to_builtins(VALUE))
     monkeypatch.setattr(ceilings.load, "between", lambda *_: loads.pop(0))
-    for lost, says in ((0.0, "measured"), (0.5, "measured on a busy machine (others had 50% of the processor time: ")):
+    for lost, says in (
+        (0.0, "measured"),
+        (0.5, "measured on a busy machine (other processes used 50% of the processor time: "),
+    ):
         ceilings.main()
         answer = msgspec.json.decode(capsys.readouterr().out, type=Ceilings)
         assert answer.lost == lost and answer.says.startswith(says)

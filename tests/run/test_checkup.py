@@ -53,7 +53,7 @@ def test_a_package_that_does_not_import_is_not_the_same_as_one_that_is_missing(t
 
     monkeypatch.setattr(checkup.importlib, "import_module", import_module)
     finding = by_subject(checkup.examine(tmp_path))["opencv-python-headless"]
-    assert "does not import: libGL.so.1: cannot open shared object file" in finding.detail
+    assert "cannot be imported: libGL.so.1: cannot open shared object file" in finding.detail
 
 
 def test_a_results_folder_that_cannot_be_written_is_broken(tmp_path):
@@ -75,4 +75,4 @@ def test_a_repository_that_git_does_not_read_is_a_note(tmp_path, monkeypatch):
     assert "git" not in by_subject(checkup.disturbances())
     (repository / ".git/index").write_bytes(b"not an index")
     finding = by_subject(checkup.disturbances())["git"]
-    assert finding.detail.startswith("records have no commit: git failed in ")
+    assert finding.detail.startswith("records will not name a commit: git failed in ")

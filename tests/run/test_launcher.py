@@ -84,7 +84,7 @@ def test_a_command_line_of_the_users(programs):
     ("text", "message"),
     [
         ("mpiexec", "--launcher 'mpiexec': expected mpirun, srun or a command line with {n}"),
-        ("mpiexec -n {n}", "--launcher mpiexec: there is no such command"),
+        ("mpiexec -n {n}", "--launcher mpiexec: command not found"),
         ("mpirun 'x {n}", "not a command line"),
     ],
 )
@@ -96,7 +96,7 @@ def test_what_is_no_launcher_is_refused(programs, text, message):
 
 def test_what_is_missing_is_said_with_the_command_that_brings_it(programs, monkeypatch):
     (programs / "mpirun").unlink()
-    with pytest.raises(SelectionError, match=r"no such command; pip install mpi4py brings it"):
+    with pytest.raises(SelectionError, match=r"command not found; pip install mpi4py installs it"):
         find(None)
     monkeypatch.setattr(launcher, "MPI", Package("nonexistent_module", "pip install mpi4py"))
     with pytest.raises(SelectionError, match=r"^many ranks need the package nonexistent_module: pip install mpi4py"):
@@ -110,7 +110,9 @@ def test_ranks_that_this_machine_has_no_room_for(monkeypatch):
     local = Launcher(("mpirun", "{n}"))
     reasons = [planned.skip_reason for planned in fitting(full_plan, local, explicit=False).cells]
     assert reasons[:2] == [None, None]
-    assert reasons[2].startswith("this machine has 2 usable cores, and each rank takes one; more hosts: --launcher")
+    assert reasons[2].startswith(
+        "this machine has 2 usable cores, and each rank takes one; to use more hosts: --launcher"
+    )
     with pytest.raises(SelectionError, match=r"^--ranks 3: this machine has 2 usable cores"):
         fitting(full_plan, local, explicit=True)
     far = dataclasses.replace(local, is_local=False)

@@ -56,7 +56,7 @@ def test_quick_is_the_base_and_the_best_at_one_batch_size_three_times(name, devi
 
 
 def test_quick_needs_a_ladder_to_climb(cpu):
-    with pytest.raises(SelectionError, match="--quick: no ladder of scenario cpu climbs from fp32 here"):
+    with pytest.raises(SelectionError, match="--quick compares fp32 with the top of a ladder, but cpu has none here"):
         plan.make(cpu, Selection(quick=True, configs=("fp32",)), CPU)
 
 
@@ -161,7 +161,7 @@ FP16 = dataclasses.replace(CPU, instructions=frozenset({"amx_fp16"}))
         (
             OLD,
             "fp16",
-            "bf16 is left out: this processor computes in neither bf16 nor fp16, so that fp16 shows the rungs and no "
+            "bf16 is left out: this processor computes in neither bf16 nor fp16; fp16 shows the rungs, but no "
             "gain; --config 'bf16*' chooses it",
         ),
     ],
@@ -185,7 +185,7 @@ def test_a_rung_that_a_processor_would_emulate_is_skipped_unless_it_is_named(cpu
 
     assert reason(OLD) == (
         "bf16: needs avx512_bf16 or amx_bf16, Old CPU has none of them: emulated, bf16 is computed in fp32; "
-        "--config bf16 runs it all the same"
+        "--config bf16 runs it anyway"
     )
     assert reason(OLD, "bf16") is None
     assert reason(NEW) is None

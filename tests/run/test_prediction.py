@@ -60,7 +60,7 @@ def test_what_was_timed_on_a_busy_machine_is_told_as_such_and_not_kept(
     monkeypatch.setattr(prediction, "_rehearsed", lambda _: iter([(quiet, PARTS), (busy, slow)]))
     assert prediction.predict([quiet, busy], fresh=False, progress=silent) == {quiet: PARTS, busy: slow}
     assert prediction.cached_parts([quiet, busy]) == {quiet: PARTS}
-    assert "others had up to 40% of the processor time while 1 of 2 steps were timed" in caplog.text
+    assert "other processes used up to 40% of the processor time while 1 of 2 steps were timed" in caplog.text
 
 
 def test_cells_are_rehearsed_in_a_process_and_its_death_is_told(monkeypatch: pytest.MonkeyPatch) -> None:

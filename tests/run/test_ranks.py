@@ -130,7 +130,7 @@ def test_ranks_come_where_the_folder_for_temporary_files_has_a_long_path_and_not
     [
         ("if rank == 1: os.kill(os.getpid(), 9)", "crashed", "was killed by signal 9 (SIGKILL)"),
         ("if rank == 1: os._exit(7)", "crashed", "ended without a result"),
-        ('if rank == 1: connection.sendall(b"x\\n")', "crashed", "sent something that is no message"),
+        ('if rank == 1: connection.sendall(b"x\\n")', "crashed", "sent an invalid message"),
         ('if rank == 1: end("oom", "spent")', "oom", "spent"),
         ('if rank == 1: end("failed", "bad")', "failed", "bad"),
     ],
@@ -186,7 +186,7 @@ WAIT = "def allreduce(): time.sleep(60)\ndef compute(): time.sleep(60)\njoin()\n
 
 HANGS = {
     "stopped": (WAIT + "if rank == 1: os.kill(os.getpid(), 19)\nallreduce()", "did not answer"),
-    "computes": (WAIT + "compute() if rank == 1 else allreduce()", "did not come to where the others wait"),
+    "computes": (WAIT + "compute() if rank == 1 else allreduce()", "did not reach the collective"),
 }
 
 
@@ -203,13 +203,13 @@ def test_the_rank_that_the_others_wait_for_is_named(body, reason):
 @pytest.mark.slow
 def test_ranks_that_all_wait_are_not_blamed():
     record = run("def allreduce(): time.sleep(60)\njoin(); allreduce()", timeout_s=4.0)
-    assert record.reason.endswith("every rank waited for the others")
+    assert record.reason.endswith("all ranks were waiting for each other")
 
 
 def test_a_launcher_of_another_mpi_is_said_to_be_one():
     record = run("join(rank=0, size=1)\ntime.sleep(60)")
     assert record.status == "crashed"
-    assert "know of 1, not of 2" in record.reason
+    assert "report a world size of 1, not 2" in record.reason
 
 
 @pytest.mark.parametrize(
@@ -233,7 +233,7 @@ def test_ranks_that_do_not_come_are_counted(monkeypatch):
     monkeypatch.setattr(ranks, "_JOIN_S", 2.0)
     record = run("join() if rank == 0 else time.sleep(60)")
     assert record.status == "crashed"
-    assert record.reason.startswith("1 of 2 ranks came within 2 s")
+    assert record.reason.startswith("1 of 2 ranks connected within 2 s")
 
 
 @pytest.mark.slow

@@ -108,7 +108,7 @@ OF_BACKENDS = "".join(f'[[config]]\nbackend = "{name}"\nrungs = ["x"]\n' for nam
         (CPU + "ladder = []", "cpu.ladder: expected at least one"),
         ("[cpu.cpu]\nladder = []", "cpu.cpu: unknown key"),
         ("[[cpu]]\nladder = []", "cpu: expected a table, got a list"),
-        (OF_BACKENDS, "backend: two of them have a config 'a/x'; expected names that differ"),
+        (OF_BACKENDS, "backend: two backends have a config 'a/x'; expected different names"),
     ],
 )
 def test_a_mistake_in_a_table_beside_them_is_named_with_its_key(write, more, expected):

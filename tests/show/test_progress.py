@@ -33,11 +33,11 @@ def test_a_terminal_shows_the_eta_however_narrow_it_is_and_long_the_config(width
 def test_a_warning_stands_on_a_line_of_its_own_above_the_progress():
     out = Screen(file=io.StringIO(), width=80, force_terminal=True, columns=80)
     with Stages(out) as stages:
-        stages.advance("timing what steps launch", 1, 2)
+        stages.advance("timing the parts of steps", 1, 2)
         stages._progress.refresh()
-        logging.getLogger("tcbench.run.prediction").warning("busy machine: others had up to %.0f%%", 81)
+        logging.getLogger("tcbench.run.prediction").warning("busy machine: other processes used up to %.0f%%", 81)
     lines = re.sub("\x1b[^a-zA-Z]*[a-zA-Z]", "", out.file.getvalue().replace("\r", "\n")).splitlines()
-    assert "busy machine: others had up to 81%" in lines
+    assert "busy machine: other processes used up to 81%" in lines
 
 
 def test_trials_that_are_not_run_after_all_count_as_over_so_that_the_count_never_goes_down():

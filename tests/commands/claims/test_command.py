@@ -56,7 +56,7 @@ def test_another_scenarios_claims_can_be_asked(tmp_path: Path) -> None:
     counts = card["counts"]
     assert counts["not measured"] + counts["not testable here"] == len(card["claims"]) == 22
     [kernels] = [claim for claim in card["claims"] if claim["relation"] == "fewer kernels"]
-    assert (kernels["outcome"], kernels["why"]) == ("not testable here", "no GPU here, and so no kernels")
+    assert (kernels["outcome"], kernels["why"]) == ("not testable here", "no GPU here, so no kernels")
     assert card["commands"][0].startswith("tcbench run naruse2018 --image-size 64 --bs ")
 
 

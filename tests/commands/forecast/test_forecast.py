@@ -229,7 +229,7 @@ def test_a_cell_that_cannot_be_traced_says_so_and_leaves_the_others_alone(stand,
 
 def test_a_trace_whose_process_dies_says_what_to_do(stand, tmp_path, monkeypatch):
     monkeypatch.setattr(spawn, "spread", lambda cells, *_: ((cell, spawn.Died()) for cell in cells))
-    with pytest.raises(TcbenchError, match=r"was killed, most likely for memory: go on with fewer cells at a time"):
+    with pytest.raises(TcbenchError, match=r"was killed, probably for lack of memory: select fewer cells at a time"):
         forecast_of(H200, tmp_path, configs=("fp16",))
 
 

@@ -173,7 +173,7 @@ def test_times_of_a_host_that_seems_faster_are_shorter():
 
 
 def test_the_hosts_speed_is_for_simulated_devices_alone():
-    with pytest.raises(device.SelectionError, match="--host-speed: cpu runs as fast as it does"):
+    with pytest.raises(device.SelectionError, match="--host-speed needs a simulated device; cpu is real"):
         plan.make(scenario.load("cpu"), plan.Selection(host_speed=0.5), device.host_device())
 
 
