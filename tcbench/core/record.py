@@ -697,51 +697,29 @@ class RecordError(ValueError):
     """A line is not a valid record. The message says what was expected."""
 
 
-_SHARED = {"cell": Cell, "environment": Environment | None}
-"""Fields that are often equal in many records of a file, with their types."""
-
-_Line: Any = msgspec.defstruct(
-    "_Line",
-    [
-        (field.name, msgspec.Raw if field.name in _SHARED else field.type, msgspec.UNSET)
-        for field in msgspec.structs.fields(Record)
-    ],
-    kw_only=True,
-)
-
-
 class RecordDecoder:
-    """A decoder of the lines of a file. It decodes equal cells and environments only once and lets records share them,
-    which cuts time and memory to a third for a file of a hundred thousand trials."""
+    """A decoder of the lines of a file. It lets records share equal cells and environments, which cuts the memory for a
+    file of a hundred thousand trials to a third."""
 
     def __init__(self) -> None:
-        self._line = msgspec.json.Decoder(_Line)
-        self._shared: dict[tuple[str, bytes], Any] = {}
-        self._decoders = {name: msgspec.json.Decoder(type_) for name, type_ in _SHARED.items()}
+        self._decoder = msgspec.json.Decoder(Record)
+        self._cells: dict[Cell, Cell] = {}
+        self._environments: dict[bytes, Environment] = {}
 
     def decode(self, line: bytes) -> Record:
         """Return the record of a line. Raises RecordError."""
         if may_need_cleaning(line):
             return decode(line)
         try:
-            fields = msgspec.structs.asdict(self._line.decode(line))
-            if fields["schema_version"] == SCHEMA_VERSION:
-                present = {name: value for name, value in fields.items() if value is not msgspec.UNSET}
-                for name in _SHARED.keys() & present.keys():
-                    present[name] = self._shared_value(name, bytes(present[name]))
-                return Record(**present)
-        except (msgspec.DecodeError, ValueError, TypeError, RecursionError):
-            pass  # `decode` reports the error
-        return decode(line)
-
-    def _shared_value(self, name: str, text: bytes) -> Any:
-        """Return the decoded value of a shared field, the same object for the same text."""
-        if len(self._shared) > 10_000:  # a crafted file, which must not fill the memory
-            self._shared.clear()
-        key = name, text
-        if key not in self._shared:
-            self._shared[key] = self._decoders[name].decode(text)
-        return self._shared[key]
+            record = self._decoder.decode(line)
+        except (msgspec.DecodeError, ValueError, RecursionError):
+            return decode(line)  # reports the error
+        if record.schema_version != SCHEMA_VERSION:
+            return decode(line)
+        cell, environment = self._cells.setdefault(record.cell, record.cell), record.environment
+        if environment is not None:
+            environment = self._environments.setdefault(msgspec.json.encode(environment), environment)
+        return msgspec.structs.replace(record, cell=cell, environment=environment)
 
 
 def encode(record: Record) -> bytes:

@@ -38,36 +38,3 @@ from tcbench.engine.models.small import SMALL_RESNET
 from tcbench.engine.numerics.folder import split_images
 from tcbench.engine.rung import Requires, Rung, Tolerance
 from tcbench.engine.work import Work
-
-__all__ = (
-    "SMALL_RESNET",
-    "Ceilings",
-    "Device",
-    "DeviceKind",
-    "ImageFolder",
-    "Network",
-    "Prospects",
-    "Reached",
-    "Requires",
-    "Rung",
-    "Tolerance",
-    "Watch",
-    "Way",
-    "Work",
-    "attained",
-    "backend",
-    "backend_names",
-    "backend_problem",
-    "builds_models",
-    "device_for",
-    "device_kinds",
-    "generated_images",
-    "host_device",
-    "image_classes",
-    "kind_of",
-    "known_models",
-    "layer_works",
-    "model_of",
-    "split_images",
-    "trace_cell",
-)

@@ -9,11 +9,11 @@ import msgspec
 
 from tcbench.engine import api
 
-PUBLIC = {name: getattr(api, name) for name in api.__all__}
+PUBLIC = {name: public for name, public in vars(api).items() if not name.startswith("__")}
 
 
 def test_the_interface_has_at_most_thirty_names_and_no_module_among_them():
-    assert len(api.__all__) <= 30
+    assert len(PUBLIC) <= 30
     assert not [name for name, public in PUBLIC.items() if inspect.ismodule(public)]
 
 

@@ -280,10 +280,10 @@ def profile(
         if on_device:
             device.mark()
         for number in range(first, first + steps):
-            recorder.begin_step(number)
+            recorder.begin("step", "step", number)
             ranges.push(ranges.step(number))
             for phase, attributes in zip(session.phases, ranges.phases, strict=True):
-                recorder.begin_phase(phase.name)
+                recorder.begin("phase", phase.name)
                 ranges.push(attributes)
                 phase.run()
                 ranges.pop()
@@ -469,7 +469,7 @@ class _LayerRecorder:
 
     def begin(self, name: str) -> None:
         """Begin a layer."""
-        self._recorder.begin_layer(name)
+        self._recorder.begin("layer", name)
         self._ranges.push(self._ranges.layer(name))
 
     def end(self) -> None:

@@ -18,19 +18,13 @@ class SpanRecorder:
         self._phase: str | None = None
         self._spans: list[HostSpan] = []
 
-    def begin_step(self, number: int) -> None:
-        """Begin the span of a step."""
-        self._step = number
-        self._open.append(("step", "step", self._now_ns()))
-
-    def begin_phase(self, name: str) -> None:
-        """Begin the span of a phase."""
-        self._phase = name
-        self._open.append(("phase", name, self._now_ns()))
-
-    def begin_layer(self, name: str) -> None:
-        """Begin the span of a layer."""
-        self._open.append(("layer", name, self._now_ns()))
+    def begin(self, kind: HostKind, name: str, step: int | None = None) -> None:
+        """Begin a span. `step` is the number of a step; what begins inside a step or a phase belongs to it."""
+        if kind == "step":
+            self._step = step
+        elif kind == "phase":
+            self._phase = name
+        self._open.append((kind, name, self._now_ns()))
 
     def end(self) -> None:
         """End the innermost open span."""

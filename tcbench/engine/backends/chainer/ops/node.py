@@ -8,9 +8,8 @@ Graph and traversal are Chainer's. Only `FunctionNode.apply`, which builds the g
 without features that are unused here: ChainerX, memory layouts, type checks (the operations make their own), device
 selection (the accelerator is current) and retained arrays. With hooks or debug mode Chainer's version runs."""
 
-import contextlib
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, get_args
 
 import ml_dtypes  # noqa: F401  (with it NumPy knows bfloat16 by name)
@@ -64,22 +63,14 @@ OnFilterGradient = Callable[["ForwardNode", Array], None]
 """A listener that is called with the node of a convolution or classifier, and the gradient of its output, when the
 gradient of its filter is launched."""
 
-_on_filter_gradient: list[OnFilterGradient] = []
-
-
-@contextlib.contextmanager
-def on_filter_gradient(listener: OnFilterGradient) -> Iterator[None]:
-    """Call `listener` with every filter gradient of any model while the context is active."""
-    _on_filter_gradient.append(listener)
-    try:
-        yield
-    finally:
-        _on_filter_gradient.remove(listener)
+_on_filter_gradient = Current[OnFilterGradient | None](None)
+on_filter_gradient = _on_filter_gradient.use
+"""Return a context in which a listener is called with every filter gradient."""
 
 
 def notify_filter_gradient(node: "ForwardNode", gy: Array) -> None:
-    """Call the listeners of `on_filter_gradient`."""
-    for listener in _on_filter_gradient:
+    """Call the listener of `on_filter_gradient`."""
+    if (listener := _on_filter_gradient.value) is not None:
         listener(node, gy)
 
 
