@@ -219,6 +219,14 @@ def loaded_files() -> list[str]:
     return sorted(str(path) for path in inside if path.parts[0] != "tcbench" and not {*packages} & {*path.parts})
 
 
+def is_machine_of(environment: Environment | None) -> bool:
+    """Return whether the recorded facts about a machine fit this one. Its name is not enough, since machines can share
+    one."""
+    if environment is None or environment.processor not in ("", processor()):
+        return False
+    return (environment.kernel, environment.memory_bytes) == (platform.release(), memory_bytes())
+
+
 @functools.cache
 def _package_digest() -> str:
     files = (path for path in Path(tcbench.__file__).parent.rglob("*") if path.is_file())

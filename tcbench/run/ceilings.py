@@ -6,7 +6,6 @@ user's cache by machine and threads. For a GPU that is not here, the figures of 
 """
 
 import json
-import platform
 import sys
 from collections.abc import Mapping
 
@@ -33,7 +32,7 @@ def find_ceilings(summary: CellSummary, reached: Mapping[str, Reached], *, fresh
     Raises SelectionError if none of these sources has it.
     """
     limits, is_here = _cached(summary), _is_here(summary)
-    is_same_machine = is_here and _is_this_very(summary)
+    is_same_machine = is_here and machine.is_machine_of(summary.environment)
     beaten = is_same_machine and limits is not None and limits.raised(reached).reached.keys() - limits.reached.keys()
     if is_here and (fresh or limits is None or beaten):
         stage = f"measuring the ceilings of {summary.cell.device}"
@@ -102,15 +101,6 @@ def _is_here(summary: CellSummary) -> bool:
     """Return whether the cell's device is in a machine of this name."""
     kind = kind_of(summary.cell.device)
     return kind.simulates is None and any(device.machine == summary.machine for device in kind.devices())
-
-
-def _is_this_very(summary: CellSummary) -> bool:
-    """Return whether the recorded facts about the machine fit this one. The name is not enough, since machines can
-    share one."""
-    facts = summary.environment
-    if facts is None or facts.processor not in ("", machine.processor()):
-        return False
-    return (facts.kernel, facts.memory_bytes) == (platform.release(), machine.memory_bytes())
 
 
 def _measure(summary: CellSummary) -> Ceilings:

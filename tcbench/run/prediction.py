@@ -9,7 +9,6 @@ import contextlib
 import functools
 import itertools
 import logging
-import platform
 import sys
 from collections.abc import Iterable, Sequence
 
@@ -118,13 +117,10 @@ def _rehearsed(cells: Sequence[Cell]) -> Iterable[tuple[Cell, StepTimeOrReason]]
 
 def _was_here(environment: Environment | None) -> bool:
     """Return whether the results were measured by this code on this very machine. The machine's name is not enough."""
-    if environment is None or environment.machine != host_device().machine:
+    if environment is None or environment.machine != host_device().machine or not machine.is_machine_of(environment):
         return False
-    if environment.processor not in ("", machine.processor()):
-        return False
-    facts = platform.release(), machine.memory_bytes(), tcbench.__version__, machine.commit(), machine.sources()
-    names = ("kernel", "memory_bytes", "tcbench", "commit", "sources")
-    return facts == tuple(getattr(environment, name) for name in names)
+    code = environment.tcbench, environment.commit, environment.sources
+    return code == (tcbench.__version__, machine.commit(), machine.sources())
 
 
 def _key(cell: Cell) -> Key:

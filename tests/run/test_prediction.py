@@ -1,5 +1,6 @@
 """Parts of steps: told by a process, kept, and asked for where they tell something."""
 
+import platform
 from pathlib import Path
 
 import msgspec
@@ -76,7 +77,7 @@ def test_cells_are_rehearsed_in_a_process_and_its_death_is_told(monkeypatch: pyt
 
 def record(config: str, step_s: float, *, local: bool = True) -> Record:
     facts = {
-        "kernel": prediction.platform.release(),
+        "kernel": platform.release(),
         "memory_bytes": prediction.machine.memory_bytes(),
         "commit": prediction.machine.commit(),
         "sources": prediction.machine.sources(),

@@ -20,11 +20,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
-import msgspec
 import numpy as np
-from msgspec import UNSET, UnsetType
+from msgspec import UNSET
 
-from tcbench.core.errors import DataError, SelectionError
+from tcbench.core.errors import DataError
 from tcbench.engine.accelerators import out_of_memory
 from tcbench.engine.accelerators.protocol import current
 from tcbench.engine.feeds.base import MEAN, STD, Feed, image_error, scaled_side
@@ -44,24 +43,6 @@ _MAX_FULL_DECODES = 4096
 _MAX_THREADS = 8
 """The most threads for DALI on a GPU. Its decoder starts as many again, each with its own memory, and more bring no
 gain. Source: MLPerf's ResNet submissions, which use 6."""
-
-GPU_SETTINGS = "TCBENCH_DALI"
-"""The environment variable that holds `GpuSettings` as JSON, for comparing settings on a GPU."""
-
-
-class GpuSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """DALI settings to compare by measurement on a GPU; an unset field keeps DALI's default.
-
-    All but the queue depth belong to the decoder. Memory is in bytes; padding is allocated once per thread on the
-    device and twice on the host."""
-
-    hw_decoder_load: float | UnsetType = UNSET
-    device_memory_padding: int | UnsetType = UNSET
-    host_memory_padding: int | UnsetType = UNSET
-    preallocate_width_hint: int | UnsetType = UNSET
-    preallocate_height_hint: int | UnsetType = UNSET
-    prefetch_queue_depth: int | UnsetType = UNSET
-
 
 _RAISED = (RuntimeError, ValueError, IndexError)
 """The Python exceptions that an operator's C++ error may become (`PropagateError` in DALI's sources)."""
@@ -146,7 +127,6 @@ class DaliFeed(Feed):
         self.on_device = placement.device_id is not None
         if placement.decoder == "mixed":
             self.decoding = _decoding(spec)
-            self.prefetch_depth = int(_custom_settings(spec).get("prefetch_queue_depth", PREFETCH_DEPTH))
 
     def next(self) -> tuple[Any, Any]:
         """Return the next batch, and order another one from DALI."""
@@ -246,25 +226,13 @@ def _start_pipeline(spec: FeedSpec, placement: Placement) -> Any:
     return pipeline
 
 
-def _custom_settings(spec: FeedSpec) -> dict[str, float]:
-    """Return the GPU settings that the scenario or the environment sets, by name. Raises SelectionError."""
-    try:
-        settings = msgspec.json.decode(os.environ.get(GPU_SETTINGS, "{}"), type=GpuSettings)
-    except msgspec.DecodeError as error:
-        names = ", ".join(GpuSettings.__struct_fields__)
-        raise SelectionError(f"{GPU_SETTINGS}: {error}; expected a JSON object of numbers ({names})") from None
-    by_scenario = GpuSettings(hw_decoder_load=spec.hw_decoder_load)
-    values: dict[str, float] = msgspec.to_builtins(by_scenario) | msgspec.to_builtins(settings)
-    return values
-
-
 def _decoding(spec: FeedSpec) -> str:
     """Return the record's description of decoding on a GPU.
 
     The GPU's decoder repeats chroma values, where decoders on the host interpolate: `jpeg_fancy_upsampling` is slower,
     and off by default."""
-    settings = "".join(f", {name} {number:g}" for name, number in _custom_settings(spec).items())
-    return f"on the GPU, chroma repeated in place of interpolated{settings}"
+    load = "" if spec.hw_decoder_load is UNSET else f", hw_decoder_load {spec.hw_decoder_load:g}"
+    return f"on the GPU, chroma repeated in place of interpolated{load}"
 
 
 def _pipeline(spec: FeedSpec, placement: Placement) -> Any:
@@ -276,21 +244,22 @@ def _pipeline(spec: FeedSpec, placement: Placement) -> Any:
 
     images = spec.required_images()
     nhwc = spec.tensor.layout == "NHWC"
-    threads, depth = max(1, spec.threads), PREFETCH_DEPTH
+    threads = max(1, spec.threads)
     decoder_settings: dict[str, Any] = {}
     if placement.decoder == "mixed":
         # This thread's affinity leaves out the core of the thread that drives the GPU. With `affine` the decoder would
         # bind its threads to other processors.
         threads = min(threads, len(kernel.affinity()), _MAX_THREADS)
-        decoder_settings = {"affine": False, **_custom_settings(spec)}
-        depth = decoder_settings.pop("prefetch_queue_depth", PREFETCH_DEPTH)
+        decoder_settings = {"affine": False}
+        if spec.hw_decoder_load is not UNSET:
+            decoder_settings["hw_decoder_load"] = spec.hw_decoder_load
 
     @dali.pipeline_def(
         batch_size=spec.batch_size,
         num_threads=threads,
         device_id=placement.device_id,
         seed=spec.seed % 2**31,
-        prefetch_queue_depth=depth,
+        prefetch_queue_depth=PREFETCH_DEPTH,
         exec_async=True,
         exec_pipelined=True,
         exec_dynamic=True,

@@ -65,7 +65,7 @@ class PatternFeed(Feed):
 def train(
     job: TrainingJob,
     site: OpenDevice,
-    observe: Callable[[int, float, Callable[[Observe], None]], None] | None = None,
+    observe: Callable[[int, float, Callable[[Observe], None]], None] = lambda *_: None,
     progress: Callable[[int], None] | None = None,
 ) -> Run:
     """Train and test. At the steps `observe_at` of the job, `observe` is called with the step, its loss, and a function
@@ -163,7 +163,7 @@ def _steps(
     """Run the training steps of a job and return their losses."""
     losses: list[float] = []
     waiting: list[Any] = []
-    observed_steps = set(job.observe_at) if observe else set()
+    observed_steps = set(job.observe_at)
     for number in range(job.setting.steps):
         step.optimizer.set_learning_rate(job.setting.learning_rate_at(number, job.technique.rate))
         step.io()

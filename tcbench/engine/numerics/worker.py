@@ -87,12 +87,7 @@ def run(job: TrainingJob, send: Callable[[NumericsMessage], None]) -> TrainingFi
         from tcbench.engine.numerics.training import DivergedError, train
 
         try:
-            trained = train(
-                job,
-                open_site(job.cell),
-                counter.step if job.observe_at else None,
-                lambda steps: send(StepsDone(steps)),
-            )
+            trained = train(job, open_site(job.cell), counter.step, lambda steps: send(StepsDone(steps)))
         except DivergedError as error:
             return failed("diverged", str(error), losses=_rounded(error.losses))
     except Exception as error:
