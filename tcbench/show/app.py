@@ -93,7 +93,7 @@ class GroupedCommand(TyperCommand):
         refuse_input(context, output)
         if output is not None and output.is_absolute() and not output.parent.exists():  # probably a typing mistake
             raise UsageError(
-                f"-o {output}: no folder {output.parent}; `mkdir -p` makes it (those named from here are made)"
+                f"-o {output}: no folder {output.parent}; create it with `mkdir -p` (only relative folders are created)"
             )
         return context
 
@@ -283,7 +283,7 @@ def _root(
     ] = False,
     debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks; works after any command too.")] = False,
 ) -> None:
-    """Benchmark and profile training of ResNet-50 and its kin on Tensor Cores, one optimisation at a time."""
+    """Benchmark and profile training of ResNet-50 and similar networks on Tensor Cores, one optimisation at a time."""
 
 
 def command_line(*words: str) -> str:

@@ -28,7 +28,7 @@ def doubt_words(bottleneck: Bottleneck | None) -> str:
     if bottleneck is None or bottleneck.doubt is None:
         return ""
     if bottleneck.doubt == "recording":
-        return f"recorded steps take {_ms(bottleneck.step_s)}, timed ones {_ms(bottleneck.timed_step_s or 0.0)}"
+        return f"recorded steps take {_ms(bottleneck.step_s)}, timed steps {_ms(bottleneck.timed_step_s or 0.0)}"
     return f"phases {_ms(bottleneck.phases_s)}, a step {_ms(bottleneck.step_s)}"
 
 
@@ -37,7 +37,7 @@ def doubtful(bottlenecks: Iterable[tuple[str, Bottleneck | None]]) -> list[str]:
     texts = ((label, doubt_words(bottleneck)) for label, bottleneck in bottlenecks)
     lines = list(dict.fromkeys(f"{label}: {text}" for label, text in texts if text))
     more = f"; {len(lines) - 1} more" if len(lines) > 1 else ""
-    return [Caution(f"Doubtful, as phases do not add up to a step: {lines[0]}{more}.")] if lines else []
+    return [Caution(f"Doubtful: the phases do not add up to a step: {lines[0]}{more}.")] if lines else []
 
 
 def limit_sentence(bottleneck: Bottleneck) -> str:
@@ -69,18 +69,18 @@ def _on_gpu(bottleneck: Bottleneck) -> str:
 def _on_cpu(bottleneck: Bottleneck) -> str:
     needs = bottleneck.needs
     if bottleneck.verdict == "network-bound":
-        return f"the all-reduce takes {_ms(needs.network_s)} per step, computing {_ms(needs.host_s)} before it"
+        return f"the all-reduce takes {_ms(needs.network_s)} per step, the computation before it {_ms(needs.host_s)}"
     parts = [f"{p.name} {_ms(p.host_s)}" for p in bottleneck.phases if p.name not in (INPUT, ALLREDUCE)]
     words = f"the CPU computes {_ms(needs.host_s)} per step"
     words += f" ({', '.join(parts)})" if bottleneck.dominant and len(parts) > 1 else ""
-    verb, relation = ("needs", "beside") if needs.overlapped else ("takes", "before")
+    verb, relation = ("needs", "in parallel") if needs.overlapped else ("takes", "before it")
     if needs.input_s is None:
-        words += "; input is made beside it"
+        words += "; input is prepared in parallel"
     elif bottleneck.verdict != "input-bound":
-        words += f", input {verb} {_ms(needs.input_s)} {relation} it" if needs.overlapped or needs.input_s else ""
+        words += f", input {verb} {_ms(needs.input_s)} {relation}" if needs.overlapped or needs.input_s else ""
     elif needs.overlapped or needs.input_s:
         waits = f"; the CPU waits {_ms(bottleneck.waits_for_input_s)} for it"
-        words = f"input {verb} {_ms(needs.input_s)} per step, computing {_ms(needs.host_s)}"
+        words = f"input {verb} {_ms(needs.input_s)} per step, computation {_ms(needs.host_s)}"
         words += waits if needs.overlapped else ", one after the other"
     return words + (f"; the all-reduce takes {_ms(needs.network_s)}" if needs.network_s else "")
 

@@ -63,7 +63,7 @@ def _of_trials(row: Row) -> str:
     return "" if row.summary.trials_ok == row.summary.trials else f" of {row.summary.trials}"
 
 
-BY_THE_RUN = "by the noise of the run's other cells alone"
+BY_THE_RUN = "from the noise of the run's other cells"
 """The basis of the interval of a cell with one trial, if other cells of its run have several."""
 
 
@@ -95,6 +95,6 @@ def busy_line(summaries: Sequence[CellSummary]) -> str | None:
         return None
     cells = f" of {len(lost)} of {len(summaries)} cells" if len(lost) < len(summaries) else " of every cell"
     throttled = {summary.throttled for summary in summaries if summary.busy}
-    who = "a CPU quota withheld" if throttled == {True} else "other work had"
-    who = "other work and a CPU quota had" if len(throttled) > 1 else who
+    who = "a CPU quota withheld" if throttled == {True} else "other work took"
+    who = "other work and a CPU quota took" if len(throttled) > 1 else who
     return f"busy machine: {who} up to {max(lost):.0%} of the processor time{cells * (len(summaries) > 1)}"

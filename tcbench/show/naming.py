@@ -135,8 +135,8 @@ def another_session(taken_at: str | None, step_s: float, run: CellSummary) -> st
         return None
     unit = rate_unit([run.cell])
     return (
-        f"{run.cell.label}: profiled {days[0] or 'at an unknown time'} at {number(rate)} {unit}, another session than "
-        f"the run beside it, of {days[1]} at {number(run.images_per_s.value)} {unit}"
+        f"{run.cell.label}: profiled {days[0] or 'at an unknown time'} at {number(rate)} {unit}, in another "
+        f"session than the run ({days[1]}, {number(run.images_per_s.value)} {unit})"
     )
 
 

@@ -184,7 +184,7 @@ def _images(text: str | None) -> Input | None:
     kind, _, rate = text.partition(":")
     if kind == "modelled":
         if not re.fullmatch(r"[1-9][0-9]{0,8}", rate, re.ASCII):
-            raise SelectionError(f"--data {text!a}: expected a rate of decoding in images/s, such as modelled:2000")
+            raise SelectionError(f"--data {text!a}: expected a decoding rate in images/s, such as modelled:2000")
         return Input(kind="modelled", images_per_s=float(rate))
     if not text.isprintable():
         raise SelectionError(f"--data {text!a}: expected a path of printable UTF-8 characters")
@@ -202,7 +202,7 @@ def _launcher(text: str | None) -> str | None:
 
 COUNTS = "whole numbers from 1 to 999999"
 NETWORKS = "networks that `tcbench list` shows"
-CONFIGS = "configs by name or glob; where cells are planned, rungs that go together"
+CONFIGS = "configs by name or glob; commands that plan cells also accept rungs joined by `+`"
 TIMES = "a time above 0: seconds, or with `s`, `m`, `min` or `h`"
 RUN = "results: a file, a folder, or a run's id"
 BASELINE = "a baseline that `tcbench baseline list` shows"
@@ -221,14 +221,13 @@ SELECTION = {
     "batch_sizes": CELLS.field("--bs N,N,...", "Batch sizes. Default: all.", takes=COUNTS, read=batch_sizes),
     "ranks": CELLS.field(
         "--ranks N,N,...",
-        "Processes that train together, each on a batch of its own (--bs). Default: the scenario's, else 1.",
+        "Processes that train together, each with its own batch (--bs). Default: the scenario's, else 1.",
         takes=COUNTS,
         read=rank_counts,
     ),
     "configs": CELLS.field(
         "--config NAME",
-        "Configs by name or glob, or rungs joined by '+'; several with commas or by more than one --config. Default: "
-        "all.",
+        "Configs by name or glob, or rungs joined by '+'; separate with commas or repeat --config. Default: all.",
         list[str] | None,
         takes=CONFIGS,
         read=config_names,
@@ -239,13 +238,13 @@ SELECTION = {
         "auto, cpu, cuda:N, or virtual:CARD (a simulated V100, H100, ... or a file).",
         str,
         "auto",
-        takes="`auto`, `cpu`, a GPU that is here, or a card that `virtual` knows",
+        takes="`auto`, `cpu`, a GPU of this machine, or `virtual:` and a supported card or a JSON file",
         complete=completion("complete_device"),
     ),
     "input": CELLS.field(
         "--data PATH",
-        "A folder of class folders of JPEGs; 'synthetic': one batch kept in memory; on a virtual device also "
-        "'modelled:RATE': decoding at a rate in images/s. Default: JPEGs generated once.",
+        "A folder with one folder of JPEGs per class; 'synthetic': one batch kept in memory; on a virtual device also "
+        "'modelled:RATE': decoding at RATE images/s. Default: JPEGs, generated once.",
         takes="a folder, `synthetic`, or on a virtual device `modelled:1` to `modelled:999999999`",
         read=_images,
     ),
@@ -260,24 +259,24 @@ SELECTION = {
         "--image-size PIXELS", "Side of the square images. Default: the scenario's.", int | None, within=(1, 8192)
     ),
     "quick": CELLS.field(
-        "--quick", "The base and the best config alone, three trials each at one batch size: is it faster?", bool
+        "--quick", "Only the base and the best config, three trials each at one batch size: is it faster?", bool
     ),
     "trials": MEASURING.field(
         "--trials N",
-        "Trials per cell, each a process of its own. Default: the scenario's, else 5 where the budget allows.",
+        "Trials per cell, each in its own process. Default: the scenario's, else 5 if the budget allows.",
         int | None,
         within=(1, 1_000_000),
     ),
     "budget_s": MEASURING.field(
         "--budget TIME",
-        "Measure all cells round after round for so long, e.g. 4m or 90s; the first round is always completed. "
-        "Default: without --trials the scenario's, else 4m on a CPU, 10m on a GPU.",
+        "Measure all cells round after round for this time, e.g. 4m or 90s; the first round is always completed. "
+        "Default: none with --trials or --quick, else the scenario's, else 4m on a CPU, 10m on a GPU.",
         takes=TIMES,
         read=functools.partial(seconds, "--budget"),
     ),
     "target": MEASURING.field(
         "--target SHARE",
-        "A cell is done when the half-width of its 95% interval is this share of the mean, e.g. 0.02... Default: the "
+        "End a trial when the half-width of its 95% interval is this share of the mean, e.g. 0.02. Default: the "
         "scenario's.",
         float | None,
         takes="a share between 0 and 1, such as 0.02",
@@ -285,46 +284,47 @@ SELECTION = {
     ),
     "max_time_s": MEASURING.field(
         "--max-time SECONDS",
-        "...or when its timed steps have taken so long. Default: the scenario's.",
+        "End a trial after this time in timed steps, even if --target is not reached. Default: the scenario's.",
         float | None,
         takes="seconds above 0 and up to 1000000000",
         holds=lambda x: 0 < x <= 1e9,
     ),
     "timeout_s": MEASURING.field(
         "--timeout SECONDS",
-        "A trial that takes longer is ended. Default: the scenario's.",
+        "End a trial that takes longer. Default: the scenario's.",
         float | None,
         takes="seconds above 0 and up to 1000000",
         holds=lambda x: 0 < x <= 1e6,
     ),
     "fresh_autotune": MEASURING.field(
-        "--fresh-autotune", "Time cuDNN's or oneDNN's plans again, ignoring kept choices.", bool
+        "--fresh-autotune", "Time cuDNN's or oneDNN's plans again, ignoring cached choices.", bool
     ),
     "tuning_budget_s": MEASURING.field(
         "--tuning-budget TIME",
-        "On a GPU: the time a trial may take to tune cuDNN's plans; each work's first are always timed. Default: 60s.",
+        "On a GPU: the time a trial may take to tune cuDNN's plans; each operation's first plans are always timed. "
+        "Default: 60s.",
         takes=TIMES,
         read=functools.partial(seconds, "--tuning-budget"),
     ),
     "seed": MEASURING.field("--seed N", "Seed of the weights and the input.", int, 0, within=(0, 2**32 - 1)),
     "threads": MEASURING.field(
         "--threads N",
-        "Threads for BLAS, ops and input of a rank. Default: all usable cores, shared by the ranks.",
+        "Threads per rank for BLAS, ops and input. Default: all usable cores, shared by the ranks.",
         int | None,
         within=(1, 4096),
     ),
     "host_speed": MEASURING.field(
         "--host-speed TIMES",
-        "On a virtual GPU: as if this host were so many times as fast, e.g. 0.5.",
+        "On a virtual GPU: simulate a host this many times as fast, e.g. 0.5.",
         float,
         1.0,
-        takes="how many times as fast, from 0.01 to 100",
+        takes="a factor from 0.01 to 100",
         holds=lambda x: 0.01 <= x <= 100,
     ),
     "launcher": MEASURING.field(
         "--launcher COMMAND",
         "Starts the ranks: mpirun, srun, or a command line such as 'mpirun -np {n} --hostfile HOSTS'. Default: srun "
-        "within an allocation of Slurm's, else mpirun.",
+        "inside a Slurm allocation, else mpirun.",
         takes="`mpirun`, `srun`, or a command line with `{n}`",
         read=_launcher,
     ),
@@ -395,17 +395,17 @@ def tune(chosen: Selection) -> None:
 
 ALLOW_CODE = OUTPUT.option(
     "--allow code",
-    "With --resume: add to a run that was measured with other code; pictures then name every commit. Default: nothing.",
+    "With --resume: add to a run that was measured with other code; charts then name every commit. Default: none.",
 )
 RESULTS_FOLDER = OUTPUT.option(
-    "--out FOLDER", "The folder of results: ids of runs and baselines are looked up in it.", OUT, takes="a folder"
+    "--out FOLDER", "The folder of results, where ids of runs and baselines are looked up.", OUT, takes="a folder"
 )
-QUIET = OUTPUT.option("--quiet -q", "No progress.")
+QUIET = OUTPUT.option("--quiet -q", "Show no progress.")
 
 
 def details_option(also: str = "") -> Any:
     """Return the option --details. `also` says what it shows in addition to all notes."""
-    return OUTPUT.option("--details", f"{also}All notes, not the two lines of those that matter most.")
+    return OUTPUT.option("--details", f"{also}Show all notes, not only the most important.")
 
 
 DETAILS = details_option()
@@ -413,7 +413,7 @@ DETAILS = details_option()
 
 def out_option(noun: str = "Records") -> Any:
     """Return the option --out of a command that writes into this machine's folder of results."""
-    help_text, takes = f"{noun} go to FOLDER/MACHINE/.", "a folder that can be written; it is made"
+    help_text, takes = f"{noun} go to FOLDER/MACHINE/.", "a writable folder; it is created"
     return OUTPUT.option("--out FOLDER", help_text, OUT, takes=takes)
 
 
@@ -431,7 +431,7 @@ RESULTS = results_argument()
 
 def output_option(text: str, read: Callable[[Path], object] | None = None) -> Any:
     """Return the option -o of a command that writes one file."""
-    expected = "a file that the command does not read, of a kind that it writes; `-`: standard output"
+    expected = "a file of a format that the command writes, and not one that it reads; `-`: standard output"
     return OUTPUT.option("-o --output FILE", text, takes=expected, read=read)
 
 
@@ -441,12 +441,12 @@ PICTURES = (".png", ".svg", ".pdf")
 def check_picture(path: Path) -> None:
     """Raise SelectionError if the path is a terminal, or its suffix is none of PICTURES."""
     if streams.is_terminal(path):
-        raise SelectionError("--output -: a terminal shows no picture: name a file, or send standard output to one")
+        raise SelectionError("--output -: a terminal cannot show a picture; name a file, or redirect standard output")
     if path != streams.STANDARD_OUTPUT and path.suffix.lower() not in PICTURES:
         raise SelectionError(f"--output {path}: expected a file name that ends in {', '.join(PICTURES)}")
 
 
-def picture_option(text: str = "A .png, .svg or .pdf file. Default: beside the results.") -> Any:
+def picture_option(text: str = "A .png, .svg or .pdf file. Default: next to the results.") -> Any:
     """Return the option -o of a command that draws."""
     return output_option(text, check_picture)
 

@@ -40,6 +40,6 @@ def output_path(output: Path | None, sources: Sequence[Path], name: str) -> Path
     if len(folders) == 1 and os.access(folders[0], os.W_OK):
         run = "" if len(sources) > 1 or sources[0].is_dir() else sources[0].name.partition(".")[0] + "-"
         return folders[0] / f"{run}{name}"
-    why = "the results are of several folders" if len(folders) > 1 else f"{folders[0]} cannot be written"
-    aside(f"note: {why}, so {name} is in the working folder; -o names another file")
+    why = "the results are from several folders" if len(folders) > 1 else f"{folders[0]} is not writable"
+    aside(f"note: {why}, so {name} is written to the working folder; choose another file with -o")
     return Path(name)

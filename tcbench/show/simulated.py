@@ -30,5 +30,5 @@ def is_simulated(environment: Environment | None) -> bool | None:
 
 def emulation_lines(cells: Iterable[Cell]) -> list[str]:
     """Return a line if a CPU computed fp16 in a higher precision; otherwise an empty list."""
-    line = "on the CPU fp16 computes in fp32 and only stores 16 bits: it runs the rung, but does not show its gain"
+    line = "on the CPU, fp16 stores 16 bits but computes in fp32: the rung runs, but its gain does not show"
     return [line] * any(cell.device == "cpu" and "fp16" in cell.rungs for cell in cells)

@@ -138,7 +138,7 @@ def test_input_in_its_own_thread_overlaps_and_leaves_the_host_waiting() -> None:
     ("io_s", "verdict", "says"),
     [
         (0.2, "host-bound", "compute-bound: the CPU computes 800 ms per step, input takes 200 ms before it"),
-        (0.7, "input-bound", "input-bound: input takes 700 ms per step, computing 300 ms, one after the other"),
+        (0.7, "input-bound", "input-bound: input takes 700 ms per step, computation 300 ms, one after the other"),
         (0.5, "balanced", "balanced: the CPU computes 500 ms per step, input takes 500 ms before it"),
     ],
 )
@@ -150,7 +150,9 @@ def test_on_a_cpu_input_and_computing_are_compared(io_s: float, verdict: str, sa
     bottleneck = explain_timeline(
         make_timeline(step(0, 1), phase("io", 0, 0.01), phase("forward", 0.01, 1), work(0.2, 0.7))
     )
-    assert limit_sentence(bottleneck) == "compute-bound: the CPU computes 990 ms per step, input needs 500 ms beside it"
+    assert (
+        limit_sentence(bottleneck) == "compute-bound: the CPU computes 990 ms per step, input needs 500 ms in parallel"
+    )
     assert bottleneck.io_overlap == close(1)
 
 
@@ -219,7 +221,7 @@ def test_busy_and_idle_make_the_span_and_nothing_is_negative(lanes: tuple[list[S
     assert twice.device.busy_s == device.busy_s
 
 
-@pytest.mark.parametrize(("timed_s", "doubt"), [(0.095, ""), (0.08, "recorded steps take 100 ms, timed ones 80 ms")])
+@pytest.mark.parametrize(("timed_s", "doubt"), [(0.095, ""), (0.08, "recorded steps take 100 ms, timed steps 80 ms")])
 def test_steps_that_recording_made_much_longer_are_said(timed_s: float, doubt: str) -> None:
     recorded = replace(busy_timeline(3), record=make_record(measurement=make_measurement([timed_s] * 12)))
     bottleneck = explain_timeline(recorded)
@@ -295,10 +297,10 @@ def test_one_trial_with_a_few_long_steps_has_no_verdict(trials: int, long_s: flo
 def test_a_prefetched_input_is_known_only_when_it_is_waited_for() -> None:
     hidden = explain_records([record(0.15, prefetch=2, io=0.0002, forward=0.1)])
     assert hidden.needs.input_s is None
-    assert limit_sentence(hidden) == "compute-bound: the CPU computes 150 ms per step; input is made beside it"
+    assert limit_sentence(hidden) == "compute-bound: the CPU computes 150 ms per step; input is prepared in parallel"
     starved = explain_records([record(0.15, prefetch=2, io=0.05, forward=0.05)])
     assert starved.needs.input_s == close(0.15)
-    needs = "input needs 150 ms per step, computing 75 ms"
+    needs = "input needs 150 ms per step, computation 75 ms"
     assert limit_sentence(starved) == f"input-bound: {needs}; the CPU waits 75 ms for it"
 
 
@@ -341,7 +343,7 @@ def test_a_host_whose_gpu_is_idle_did_not_wait_for_it_in_any_step(busy_s: float,
             "input takes 1.6 ms before it; the all-reduce takes 20 ms",
         ),
         (0.5, "balanced", "the CPU computes 49 ms per step, input takes 1 ms before it; the all-reduce takes 50 ms"),
-        (0.6, "network-bound", "the all-reduce takes 60 ms per step, computing 39 ms before it"),
+        (0.6, "network-bound", "the all-reduce takes 60 ms per step, the computation before it 39 ms"),
     ],
 )
 def test_the_all_reduce_is_a_stage_of_its_own(allreduce: float, verdict: str, says: str) -> None:

@@ -71,7 +71,7 @@ def test_an_interrupted_run_keeps_what_is_done_and_is_resumed(sleeper, signum):
     path = wait_for_records(sleeper, 1)
     process.send_signal(signum)
     done = finish(process, code=130)
-    assert "go on with: tcbench run quick.toml --trials 2 --max-time 1 --resume" in done.err
+    assert "continue with: tcbench run quick.toml --trials 2 --max-time 1 --resume" in done.err
     assert "Traceback" not in done.err
     content = store.read([path])
     assert content.notes == ()
@@ -110,7 +110,7 @@ def test_an_interrupt_before_the_first_record_leaves_nothing_behind(sleeper):
     time.sleep(1.0)
     process.send_signal(signal.SIGINT)
     done = finish(process, code=130)
-    assert "nothing was measured yet; go on with: tcbench run quick.toml --max-time 60\n" in done.err
+    assert "nothing was measured yet; continue with: tcbench run quick.toml --max-time 60\n" in done.err
     assert not list((sleeper / "results").glob("*/*.jsonl"))
 
 

@@ -182,7 +182,10 @@ def test_advice_comes_of_the_steps_own_rungs_alone(folder: Path) -> None:
 def test_a_roofline_of_a_step_that_declares_no_work_says_how_to(folder: Path) -> None:
     done = tcbench(folder, "roofline", RUN)
     assert (done.code, done.err.count("\n")) == (2, 1)
-    assert "my_step/plain declares no FLOPs; own.step(..., flops=..., bytes=...) does (docs/own-step.md)" in done.err
+    assert (
+        "my_step/plain declares no FLOPs; declare them with own.step(..., flops=..., bytes=...) (docs/own-step.md)"
+        in done.err
+    )
 
 
 def test_declared_work_has_its_rate_in_tables_and_its_place_under_the_roof(folder: Path, monkeypatch) -> None:

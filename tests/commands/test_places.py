@@ -12,7 +12,10 @@ def runs(tmp_path):
     return tmp_path
 
 
-SEVERAL = "note: the results are of several folders, so throughput.png is in the working folder; -o names another file"
+SEVERAL = (
+    "note: the results are from several folders, so throughput.png is written to the working folder; "
+    "choose another file with -o"
+)
 
 
 @pytest.mark.parametrize(
@@ -35,5 +38,5 @@ def test_those_of_a_folder_that_takes_no_files_are_in_the_working_folder(runs, m
     monkeypatch.setattr("tcbench.show.results.os.access", lambda path, mode: str(path) != "a")
     done = tcbench(runs, "report", "a/one.jsonl")
     assert (done.code, done.out) == (0, "wrote report.html\n"), done.err
-    assert "note: a cannot be written, so report.html is in the working folder" in done.err
+    assert "note: a is not writable, so report.html is written to the working folder" in done.err
     assert sorted(path.name for path in (runs / "a").iterdir()) == ["one.jsonl", "two.jsonl"]

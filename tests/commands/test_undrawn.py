@@ -38,7 +38,7 @@ UNDRAWN = [
         "601 cells do not fit in",
     ),
     (lambda: roofline_chart([]), "no cell to draw a roofline of"),
-    (lambda: scaling_chart([]), "no cell of several ranks in these results"),
+    (lambda: scaling_chart([]), "no cell with several ranks in these results"),
     (
         lambda: scaling_chart(curves([make_record(cell=make_cell(ranks=n), status="oom") for n in (1, 2)])),
         "batch size 4, 2 ranks: out of memory",
@@ -48,7 +48,10 @@ UNDRAWN = [
     (lambda: timeline_chart([busy_timeline()], step=7), "--step 7: fp16, batch size 64 has 0 to 0"),
     (lambda: timeline_chart([busy_timeline()], zoom=(5, 5)), "zoom 5:5: expected begin and end in ms"),
     (lambda: timeline_chart([busy_timeline()], zoom=(float("nan"), 5)), "expected begin and end in ms"),
-    (lambda: timeline_chart([busy_timeline()], zoom=(500, 600)), "zoom 500:600: nothing there, recorded is 0:100"),
+    (
+        lambda: timeline_chart([busy_timeline()], zoom=(500, 600)),
+        "zoom 500:600: nothing recorded there; expected a part of 0:100",
+    ),
 ]
 
 

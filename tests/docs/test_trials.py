@@ -22,4 +22,4 @@ def test_whoever_names_a_number_of_trials_names_the_one_that_is_recommended(fold
 
 def test_the_sentence_and_the_help_name_it():
     assert f"--trials {ENOUGH_TRIALS}" in TAKE_ENOUGH
-    assert f"else {ENOUGH_TRIALS} where the budget allows" in (ROOT / "tcbench/show/options.py").read_text("utf-8")
+    assert f"else {ENOUGH_TRIALS} if the budget allows" in (ROOT / "tcbench/show/options.py").read_text("utf-8")

@@ -75,9 +75,7 @@ def test_a_profile_of_another_day_or_speed_than_the_run_beside_it_says_both(take
     if expected is None:
         assert line is None
     else:
-        assert line == (
-            f"fp32, batch size 4: {expected}, another session than the run beside it, of 2025-01-02 at 40.0 images/s"
-        )
+        assert line == (f"fp32, batch size 4: {expected}, in another session than the run (2025-01-02, 40.0 images/s)")
 
 
 def test_beside_a_cell_without_a_figure_nothing_is_said():

@@ -29,7 +29,7 @@ def test_of_timed_phases_a_timeline_says_what_the_record_says():
     record = factories.make_record(measurement=factories.make_measurement([0.2] * 12, phases=phases))
     timeline = from_record(record)
     assert explain_timeline(timeline) == explain_records([record])
-    assert limit_sentence(explain_timeline(timeline)).endswith("; input is made beside it")
+    assert limit_sentence(explain_timeline(timeline)).endswith("; input is prepared in parallel")
     page = words(timeline_chart([timeline] * 13))
     assert any("Phases of a record are those of its timed steps" in text for text in page)
     assert not any("profiler" in text for text in page)
@@ -53,7 +53,7 @@ def test_of_a_record_on_a_gpu_the_gpus_phases_stand_beside_the_hosts_and_lag_beh
     assert limit_sentence(explain_timeline(timeline)) == f"gpu-bound: {needs}; a step takes 500 ms"
     page = words(timeline_chart([timeline], steps=2))
     assert {"CPU", "GPU", "16.0 images/s"} <= set(page)
-    assert any("hold what it waits in them for the CPU" in text for text in page)
+    assert any("GPU phases include waits for the CPU" in text for text in page)
 
 
 def test_records_without_phase_times_say_so(tmp_path):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import shlex
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -14,7 +13,7 @@ import typer
 from tcbench.core.errors import SelectionError, TcbenchError
 from tcbench.run.inputs import match_configs, runs_by_age
 from tcbench.show import options
-from tcbench.show.app import command, given_words
+from tcbench.show.app import command, command_line, given_words
 from tcbench.show.notes import echo_written
 from tcbench.show.results import output_path, read_results
 
@@ -32,19 +31,19 @@ def plot(
     ),
     slide: int | None = options.GENERAL.option(
         "--slide N",
-        "One of the talk's comparisons: 12, 21, 27, 31 or 33. Default: what --kind says.",
+        "One of the talk's comparisons: 12, 21, 27, 31 or 33. Default: the chart of --kind.",
         takes="one of 12, 21, 27, 31, 33",
         holds=lambda n: n in (12, 21, 27, 31, 33),
     ),
     panels: Literal["setting", "machine"] = options.GENERAL.option(
         "--by WHAT",
-        "setting: a panel per machine, image size, input, ...; machine: these beside each other, a panel per config.",
+        "setting: a panel per machine, image size, input, ...; machine: these side by side, a panel per config.",
         "setting",
     ),
     config: list[str] | None = options.GENERAL.option(
         "--config GLOB",
-        "Configs by name or glob; with --by machine also best, each machine's fastest. May be given more than "
-        "once, or with commas. Default: all; with --by machine the base (fp32) and best.",
+        "Configs by name or glob; with --by machine also best, each machine's fastest; separate with commas "
+        "or repeat --config. Default: all; with --by machine the base (fp32) and best.",
         takes="configs by name or glob; with --by machine `best`",
         read=options.config_names,
     ),
@@ -56,16 +55,16 @@ def plot(
     tcbench plot                                      the newest run's throughput
     tcbench plot results/*/naruse2018-*.jsonl -o talk.svg
     tcbench plot --slide 33 -o summary.png            the talk's summary: fp32, fp16, and the fastest config
-    tcbench plot --kind ladder -o ladder.pdf          what each rung buys
+    tcbench plot --kind ladder -o ladder.pdf          the gain of each rung
     tcbench plot --kind scaling -o scaling.png        throughput and efficiency against ranks
-    tcbench plot results --by machine --config fp32,best    machines beside each other
+    tcbench plot results --by machine --config fp32,best    machines side by side
     """
     from tcbench.show.charts.files import save
 
     if panels == "machine" and (kind not in (None, "throughput") or slide is not None):
-        raise SelectionError("--by machine draws throughput: not with another --kind, or --slide")
+        raise SelectionError("--by machine draws throughput; omit --slide and any other --kind")
     if config and slide is not None:
-        raise SelectionError(f"--slide {slide} has its own configs: not with --config")
+        raise SelectionError(f"--slide {slide} has its own configs; omit --config")
     configs = options.config_names(config)
     draw = functools.partial(_draw, kind=kind, slide=slide, panels=panels, configs=configs)
     inputs = read_results(results, out)
@@ -75,8 +74,8 @@ def plot(
         drawable_run = _newest_drawable(inputs.paths if results else [out], draw)
         if drawable_run is None:
             raise
-        suggestion = shlex.join(["tcbench", "plot", str(drawable_run), *given_words(context, without=("results",))])
-        raise SelectionError(f"{error}; a run can be drawn: {suggestion}") from None
+        suggestion = command_line("plot", str(drawable_run), *given_words(context, without=("results",)))
+        raise SelectionError(f"{error}; this run can be drawn: {suggestion}") from None
     name = "machines" if panels == "machine" else f"slide-{slide}" if slide is not None else kind or "throughput"
     output = output_path(output, inputs.paths, f"{name}.png")
     save(figure, output, options.ANOTHER_FILE)

@@ -29,7 +29,7 @@ from tcbench.show.page.wording import short_reason
 from tcbench.show.tables import COUNT, FACTOR, RATE, Column, Table
 from tcbench.show.verdicts import why_missing
 
-TITLE = "What each rung buys"
+TITLE = "The gain of each rung"
 _ROW = 0.235
 _ABREAST = 4
 _SUBTITLE = "gained or lost by each rung, and the factor over the step before. Each ladder has its own scale."
@@ -180,7 +180,7 @@ def _write(axes: Axes, text: str, value: float, row: int, scale: _LadderScale, c
         put(axes, shortened(text, WORDS, room), (value, row + 0.5), (3, 0), ha="left", color=colour)
 
 
-_HOW = "A bar runs from the throughput before its rung to those with it; the factor is over the step before."
+_HOW = "A bar runs from the throughput before its rung to the throughput with it; the factor is over the step before."
 
 
 def ladder_section(climbs: Sequence[Climb], settings: Settings) -> Section | None:

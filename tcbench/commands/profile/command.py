@@ -55,7 +55,7 @@ _TIMED_S = 5.0
     ),
     ranks=options.CELLS.field(
         "--ranks N",
-        "So many processes that train together, by mpirun on this machine: a timeline of each.",
+        "Processes that train together, started by mpirun on this machine, each with a timeline.",
         int,
         1,
         read=lambda n: (n,),
@@ -71,28 +71,28 @@ def profile(
     steps: int = options.MEASURING.option("--steps -n N", "Steps to record.", 5, within=(1, 10_000)),
     tool: Tool = options.MEASURING.option(
         "--tool TOOL",
-        "nsys (Nsight Systems), cupti (a GPU's), ranges (tcbench's own) or auto: the first that can be used, on a CPU "
-        "ranges.",
+        "nsys (Nsight Systems), cupti (GPUs only), ranges (tcbench's own), or auto: the first that is available; on a "
+        "CPU, ranges.",
         "auto",
     ),
     host: bool = options.MEASURING.option(
-        "--host", "The host's Python functions instead of a timeline: py-spy samples them for some seconds."
+        "--host", "Instead of a timeline, sample the host's Python functions for some seconds with py-spy."
     ),
     *,
     chosen: Selection,
     out: Path = options.out_option("Files"),
     quiet: bool = options.QUIET,
 ) -> None:
-    """Run one cell, record a few of its steady steps, and say what holds it back. Leaves a trace that Perfetto
-    (ui.perfetto.dev) opens and that holds the trial's record, a picture, and a summary. With --host: a
+    """Run one cell, record a few of its steady steps, and show what limits it. Write a trace for Perfetto
+    (ui.perfetto.dev) that also holds the trial's record, a picture, and a summary. With --host, write a
     file for www.speedscope.app, which shows in which Python functions the steps spend their time.
 
-    Exit code: 0; 2 for a mistake in the command; 3 when the cell did not run to its end; 130 when interrupted.
+    Exit code: 0; 2 for a mistake in the command; 3 when the cell failed; 130 when interrupted.
 
     Examples:
-    tcbench profile fp16+dali --bs 8                   what holds it back, and the picture that shows it
+    tcbench profile fp16+dali --bs 8                   what limits it, with a picture
     tcbench profile fp16 --bs 64 --device cuda:0       with Nsight Systems where nsys is on PATH, else with CUPTI
-    tcbench profile fp32 --bs 4 --tool ranges -n 10    without any tool
+    tcbench profile fp32 --bs 4 --tool ranges -n 10    without a profiler
     tcbench profile fp32 --bs 8 --host                 the host's functions, for www.speedscope.app
     """
     from tcbench.commands.profile import profiler
@@ -129,7 +129,7 @@ def profile(
     stdout.say(summary, "", f"wrote {stem}.{{{','.join(endings)}}}")  # in the brace syntax of a shell
     if pictures and (zoom := _close_up(profile.timelines[0])):
         words = ("timeline", str(trace), "--zoom", f"{zoom[0]:g}:{zoom[1]:g}", "-o", "zoomed.png")
-        stdout.offer([NextStep(words, "from near; ui.perfetto.dev opens the trace too")])
+        stdout.offer([NextStep(words, "a close-up; ui.perfetto.dev opens the trace too")])
 
 
 def _close_up(timeline: Timeline) -> tuple[float, float] | None:
@@ -160,9 +160,9 @@ def _sampled(plan: Plan, planned: PlannedCell, tool: Tool, out: Path, quiet: boo
 
     for is_set, option in ((planned.cell.host_speed != 1, "--host-speed"), (planned.cell.ranks > 1, "--ranks")):
         if is_set:
-            raise SelectionError(f"--host samples one process of this host as it is; leave {option} out")
+            raise SelectionError(f"--host samples one process at this host's own speed; omit {option}")
     if tool != "auto":
-        raise SelectionError(f"--tool {tool} records a timeline; leave it out with --host, which takes py-spy")
+        raise SelectionError(f"--tool {tool} records a timeline, and --host samples with py-spy; omit one of them")
     stem = _stem(out / plan.device.machine, planned.cell, "host")
     run = functools.partial(profiler.sample_host, planned, plan.timeout_s, stem)
     record, samples = _with_progress(run, plan, planned, quiet)
@@ -194,7 +194,7 @@ def _planned(chosen: Selection, steps: int) -> tuple[Plan, PlannedCell]:
             for planned in plan.cells[:3]
         )
         more = "; ..." if len(plan.cells) > 3 else ""
-        raise SelectionError(f"profile takes one cell, this names {len(plan.cells)}: {names}{more}")
+        raise SelectionError(f"expected one cell, got {len(plan.cells)}: {names}{more}")
     (planned,) = plan.cells
     if planned.skip_reason is not None:
         raise SelectionError(f"{planned.cell.label} cannot run here: {planned.skip_reason}")
@@ -223,7 +223,7 @@ def _stem(folder: Path, cell: Cell, kind: str = "profile") -> Path:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise TraceError(f"{folder}: cannot be made ({error.strerror}); name another folder with --out") from None
+        raise TraceError(f"{folder}: cannot be created ({error.strerror}); name another folder with --out") from None
     return folder / f"{name}-{datetime.datetime.now(datetime.UTC):%Y%m%d-%H%M%S}"
 
 

@@ -34,7 +34,7 @@ def problem(py_spy: Path) -> str | None:
         answer = process.ask([str(py_spy), "dump", "--pid", str(os.getpid())], limit_s=30)
     except (OSError, TimeoutError) as error:
         return f"py-spy does not run: {error}"
-    return None if answer.code == 0 else f"py-spy may not attach: {answer.last_line}"
+    return None if answer.code == 0 else f"py-spy cannot attach: {answer.last_line}"
 
 
 class PySpy:

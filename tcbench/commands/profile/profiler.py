@@ -54,26 +54,24 @@ def recorder_for(tool: str, cell: Cell) -> Recorder:
     """
     kind = kind_of(cell.device)
     if cell.ranks > 1 and tool == "nsys":
-        raise SelectionError("--tool nsys: records one process; with --ranks take --tool auto")
+        raise SelectionError("--tool nsys records one process; with --ranks, use --tool auto")
     if kind.simulates is not None and tool != "ranges":
         if tool != "auto":
-            raise SelectionError(
-                f"--tool {tool} records what is there, and {cell.device} is simulated; take --tool auto"
-            )
+            raise SelectionError(f"--tool {tool} needs real hardware, and {cell.device} is simulated; use --tool auto")
         return Recorder(inside=kind.recorder)
     if (tool == "nsys" or (tool == "auto" and kind.recorder)) and cell.ranks == 1:
         installed = nsys.find()
         if installed is not None:
             return Recorder(nsys=installed)
         if tool == "nsys":
-            raise SelectionError("--tool nsys: nsys is not on PATH; install Nsight Systems, or take --tool auto")
+            raise SelectionError("--tool nsys: nsys is not on PATH; install Nsight Systems, or use --tool auto")
     if tool == "cupti" and kind.recorder != tool:
         raise SelectionError(f"--tool cupti records GPUs only, and the device is {cell.device}")
     problem = kind.recorder_problem() if kind.recorder else None
     if tool == "cupti" and problem:
         raise SelectionError(f"--tool cupti: {problem}")
     if tool == "auto" and problem:
-        return Recorder(note=f"ranges alone, no kernels: {problem}")
+        return Recorder(note=f"only ranges, no kernels: {problem}")
     return Recorder(inside=kind.recorder if problem is None and tool != "ranges" else None)
 
 
@@ -161,7 +159,7 @@ class ProfiledTrial:
         try:
             timeline, files = self._from_nsys(title, first, work, folder)
         except TraceError as error:
-            return Profile(record, (assemble(title, first, "ranges", work),), notes=(*notes, f"{error}; ranges alone"))
+            return Profile(record, (assemble(title, first, "ranges", work),), notes=(*notes, f"{error}; only ranges"))
         return Profile(record, (timeline,), files, tuple(notes))
 
     def _from_nsys(self, title: Any, ranges: Any, work: Any, folder: Path) -> tuple[Timeline, tuple[Path, ...]]:

@@ -32,10 +32,9 @@ _PAGES = (".html", ".htm")
 def report(
     context: typer.Context,
     results: list[str] | None = options.results_argument(
-        ", timelines of `tcbench profile`, or a document of `tcbench numerics`. Those that lie beside the records "
-        "are shown too"
+        ", timelines of `tcbench profile`, or a document of `tcbench numerics`. Those next to the records are shown too"
     ),
-    output: Path | None = options.output_option("An .html file. Default: beside the results."),
+    output: Path | None = options.output_option("An .html file. Default: next to the results."),
     compare: str | None = options.GENERAL.option(
         "--compare BASE",
         "Compare with these results: a file, a folder or a run's id. Default: none.",
@@ -43,19 +42,19 @@ def report(
     ),
     baseline: str | None = options.GENERAL.option(
         "--baseline NAME",
-        "Compare with what `tcbench baseline set NAME` kept. Default: nothing.",
+        "Compare with what `tcbench baseline set NAME` kept. Default: none.",
         takes=options.BASELINE,
     ),
     title: str | None = options.GENERAL.option(
-        "--title TEXT", "The page's title. Default: made of what was trained and where.", takes="any text"
+        "--title TEXT", "The page's title. Default: the networks and the device.", takes="any text"
     ),
     out: Path = options.RESULTS_FOLDER,
 ) -> None:
-    """Write one HTML file that opens without a network: what is fastest, what brought it, what would help and how sure
-    that is; charts, claims, timelines, a comparison, the environment, and a table of every trial.
+    """Write one HTML file that opens without a network: what is fastest, why it is fastest, what would help, how
+    certain that is; charts, claims, timelines, a comparison, the environment, and a table of every trial.
 
     Examples:
-    tcbench report                                    the newest run, as RUN-report.html beside it
+    tcbench report                                    the newest run, as RUN-report.html next to it
     tcbench report results/*/naruse2018-*.jsonl -o v100.html --title "Our V100"
     tcbench report --baseline main                    with a comparison
     tcbench report results/ profile.json.gz           several runs, and a timeline
@@ -126,7 +125,7 @@ def _timelines(inputs: Results) -> tuple[list[Timeline], list[str]]:
         try:
             recorded = tracing.read(trace)
             if any(t.record and replace(t.record.cell, measure=measure) not in measured for t in recorded):
-                notes.append(plain(f"{trace}: taken in other settings than these results; left out"))
+                notes.append(plain(f"{trace}: recorded with other settings than these results; left out"))
                 continue
             timelines += recorded
         except (TraceError, StoreError) as error:

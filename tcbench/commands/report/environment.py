@@ -22,7 +22,7 @@ def environment_section(records: Sequence[Record], settings: Settings) -> Sectio
         if packages.rows:
             blocks.append(Data(packages, folded=True))
     if not machines:
-        blocks.append(FactList((("machine", "no trial lived to tell"),)))
+        blocks.append(FactList((("machine", "unknown: no trial recorded it"),)))
     blocks.append(Heading("Settings"))
     blocks.append(FactList(tuple(_settings(records, settings))))
     blocks.append(Heading("Runs"))

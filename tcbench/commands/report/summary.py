@@ -60,7 +60,7 @@ def summary_section(
         blocks.append(Prose(tuple(more)))
     if notes:
         badge = Badge("note", "warn", "warn")
-        blocks.append(Notice(badge, say("Not everything could be used."), tuple(notes)))
+        blocks.append(Notice(badge, say("Some input could not be used."), tuple(notes)))
     return Section("summary", "Summary", tuple(blocks))
 
 
@@ -77,7 +77,7 @@ def summary_lead(settings: Settings, over_base: Speedups) -> Paragraph:
     n = len(cells)
     winner = best(cells)
     if winner is None or winner.images_per_s is None:
-        return say("No cell gave a number: ", strong(f"{'it' if n == 1 else f'all {n}'} failed or did not run"), ".")
+        return say("No cell has a result: ", strong(f"{'it' if n == 1 else f'all {n}'} failed or did not run"), ".")
     part = next(part for part in settings.parts if part.setting == winner.setting)
     base, over = base_config(part.summaries), over_base[winner.key]
     simulated = is_simulated(winner.environment)
@@ -149,19 +149,19 @@ def _rungs(part: SettingCells, winner: CellSummary, climbs: Sequence[Climb]) -> 
 def _answers(fastest: _Fastest, over_base: Speedups) -> Iterator[tuple[str, Paragraph]]:
     """Yield the facts on the fastest cell: its gains, its limit, advice, and doubts."""
     if fastest.rungs:
-        yield "brought by", _brought(fastest)
-    yield "held back by", held_back(fastest.explanation)
+        yield "gained by", _brought(fastest)
+    yield "limited by", held_back(fastest.explanation)
     if help_ := would_help(fastest.explanation, _larger_batch(fastest)):
-        yield "would help", help_
+        yield "try next", help_
     if doubts := "; ".join(_doubts(fastest, over_base)):
-        yield "how sure", say(f"{doubts}.")
+        yield "certainty", say(f"{doubts}.")
 
 
 def _brought(fastest: _Fastest) -> Paragraph:
     if not fastest.judged:
         return say(", ".join(map(str, fastest.rungs)), ".")
     helpful = fastest.helpful
-    first = strong(str(helpful[0])) if helpful else "no rung surely"
+    first = strong(str(helpful[0])) if helpful else "no certain gain"
     groups = {
         "slower": [rung for rung in fastest.rungs if rung.sure and rung.ratio.value <= 1],
         "undecided": [rung for rung in fastest.rungs if not rung.sure],
@@ -190,7 +190,7 @@ def _doubts(fastest: _Fastest, over_base: Speedups) -> Iterator[str]:
         return
     second = best(summary for summary in cells if summary is not winner)
     if second is not None and second.images_per_s is not None:
-        how = "may be as fast" if unsure(winner, second) else "is surely slower"
+        how = "may be as fast" if unsure(winner, second) else "is certainly slower"
         rate = f"{number(second.images_per_s.value)}{_NO_BREAK}{second.cell.unit}/s"
         yield f"{spaced(second.cell.config)} at batch size {second.cell.batch_size} {how}: {rate}"
     factors = [over for s in cells if s.cell.config != base and (over := over_base[s.key]) is not None]
@@ -224,9 +224,9 @@ _COLUMNS: tuple[Column[_Fastest], ...] = (
     Column("fastest", lambda row: f"{spaced(row.cell.cell.config)}, batch size {row.cell.cell.batch_size}", ratio=1),
     Column("rate", lambda row: row.cell.images_per_s, RATE, mark=lambda row: f" {row.cell.cell.unit}/s"),
     Column("factor", lambda row: row.over_base, FACTOR, mark=_over),
-    Column("brought most by", lambda row: str(row.helpful[0]) if row.helpful else "", ratio=1),
-    Column("held back by", lambda row: row.explanation.bottleneck and limit_words(row.explanation.bottleneck)),
-    Column("next", lambda row: next_rung_words(row.explanation), ratio=1),
+    Column("largest gain", lambda row: str(row.helpful[0]) if row.helpful else "", ratio=1),
+    Column("limited by", lambda row: row.explanation.bottleneck and limit_words(row.explanation.bottleneck)),
+    Column("try next", lambda row: next_rung_words(row.explanation), ratio=1),
     Column("run", lambda row: listed(row.cell.runs)),
 )
 

@@ -51,7 +51,7 @@ def trials_section(records: Sequence[Record], swatches: Swatches, trials_file: s
     title, notes = "Every trial", [f"{unit} of one trial: all of its counted steps over their total time."]
     if len(records) > MOST_TRIALS:
         title = f"The last {MOST_TRIALS:,} of {len(records):,} trials"
-        notes.append(f"All {len(records):,} trials stand in {trials_file}, beside this page.")
+        notes.append(f"All {len(records):,} trials are in {trials_file}, next to this page.")
     filters = tuple(key for key in FILTERS if any(column.heading == key for column in columns))
     return Section("trials", title, (Data(Table(columns, records[-MOST_TRIALS:], title, filters), notes=tuple(notes)),))
 

@@ -78,8 +78,7 @@ def roofline_chart(rooflines: Sequence[CellRoofline], *, all_cells: bool = False
     raised = dict.fromkeys(f"{line[0].upper()}{line[1:]}." for cell in cells for line in raised_ceilings(cell.ceilings))
     facts = small_print(summaries, provenance.common, whiskers=False).split(" · ")
     notes = [
-        *["Marks on the ceiling: where each layer could be at most. Small ones below: layers that were timed."]
-        * single,
+        *["Marks on the ceiling: the limit of each layer. Small marks below: timed layers."] * single,
         *[*more, *raised],
         "FLOP: a multiply-accumulate is two. Bytes: the least traffic, every operand once.",
         " · ".join(fact for fact in facts if not fact.startswith("pale:")),

@@ -28,22 +28,22 @@ if TYPE_CHECKING:
 def roofline(
     *,
     results: list[str] | None = options.results_argument(
-        ", or profiles; beside records, these give layers their times"
+        ", or profiles. Profiles named with records add the times of layers"
     ),
     output: Path | None = options.picture_option(),
     chosen: Selection,
     all_cells: bool = options.CELLS.option(
-        "--all", "Every cell. Default: each batch size's base, and its fastest of each precision."
+        "--all", "Show every cell. Default: the base and the fastest of each precision, for each batch size."
     ),
-    fresh: bool = options.CELLS.option("--fresh", "Measure the ceilings again, ignoring kept ones."),
-    layers: bool = options.OUTPUT.option("--layers", "Also every layer."),
+    fresh: bool = options.CELLS.option("--fresh", "Measure the ceilings again, ignoring cached ones."),
+    layers: bool = options.OUTPUT.option("--layers", "Also show every layer."),
     details: bool = options.DETAILS,
     format_: options.TableOrJson = options.FORMAT,
     out: Path = options.RESULTS_FOLDER,
 ) -> None:
-    """Show FLOPs, bytes and achieved rates of each phase and layer against what the machine can do at most: a matrix
-    product and a copy, measured here the first time (up to a minute) and kept; for a GPU that is not here, its
-    published peak.
+    """Compare the FLOPs, bytes and achieved rates of each phase and layer with the machine's ceilings. These are the
+    rates of a matrix product and a copy, measured the first time (up to a minute) and cached; for a GPU that is not
+    here, its published peaks.
 
     S. Williams, A. Waterman, D. Patterson, "Roofline", CACM 52(4), 2009.
 
@@ -98,12 +98,12 @@ def _with_known_work(summaries: Sequence[CellSummary]) -> list[CellSummary]:
     usable = [s for s in measured if model_of(s.cell) or s.flops]
     if measured and not usable and not any(builds_models(s.cell.backend) for s in measured):
         raise SelectionError(
-            f"{measured[0].cell.config} declares no FLOPs; own.step(..., flops=..., bytes=...) does "
-            "(docs/own-step.md), and `tcbench explain` shows where its time goes"
+            f"{measured[0].cell.config} declares no FLOPs; declare them with own.step(..., flops=..., bytes=...) "
+            "(docs/own-step.md), or see where the time goes with `tcbench explain`"
         )
     if measured and not usable:
         model = f"{measured[0].cell.model} {measured[0].cell.variant}, {measured[0].cell.image_size} px"
-        raise SelectionError(f"nothing is known of the layers of {model}; `tcbench list` shows what is")
+        raise SelectionError(f"the layers of {model} are unknown; `tcbench list` shows known models")
     if not usable:
         raise SelectionError("no measured cell to show here; `tcbench run` makes some")
     return usable

@@ -21,7 +21,7 @@ def headline(ceilings: Ceilings) -> str:
 
 def raised_ceilings(ceilings: Ceilings) -> list[str]:
     """Return a line for each ceiling that a step exceeded and thereby raised."""
-    return [f"the ceiling of {name} is what {rate.by} reached" for name, rate in sorted(ceilings.reached.items())]
+    return [f"ceiling of {name} raised to the rate of {rate.by}" for name, rate in sorted(ceilings.reached.items())]
 
 
 def _flops_s(ceilings: Ceilings) -> dict[str, float]:
@@ -66,18 +66,18 @@ def notes(rooflines: Sequence[CellRoofline], n_cells: int = 0, *, layers: bool =
     """Return notes on how to read the tables, which show these rooflines out of `n_cells` cells."""
     lines = [
         "FLOP: a multiply-accumulate counts as two. MB: each operand moved once. least: the shortest time that the "
-        "ceilings allow. A phase below the roof may hold layers at it."
+        "ceilings allow. A phase below the roof may contain layers at it."
     ]
     if len(rooflines) < n_cells:
         lines.insert(
-            0, f"Of each batch size the base, and the fastest of each precision; --all shows all {n_cells} cells."
+            0, f"For each batch size, only the base and the fastest of each precision; --all shows all {n_cells} cells."
         )
     if layers and any(r.layers and not any(part.time_s for part in r.layers) for r in rooflines):
-        lines.append("Layers have times only where a profile of the cell on the CPU is named beside the results.")
+        lines.append("Layers have times only if you also name a CPU profile of the cell.")
     if many_ranks(roofline.summary.cell for roofline in rooflines):
-        lines.append("With many ranks: what each of them does and reaches, on its own device.")
+        lines.append("With several ranks, figures are per rank, each on its own device.")
     if any(roofline.summary.cell.device != "cpu" for roofline in rooflines):
-        lines.append("On a GPU the time of a phase includes the GPU's waiting for the host.")
+        lines.append("On a GPU, the time of a phase includes the GPU's waits for the host.")
     return lines + doubtful((roofline.summary.cell.label, roofline.bottleneck) for roofline in rooflines)
 
 

@@ -59,7 +59,7 @@ def throughput_section(settings: Settings, over_base: Speedups, swatches: Swatch
         if any(len(group) > 1 and best(group) for group in groups):
             base = base_config(part.summaries)
             notes.append(
-                f"Bold in the table: the fastest at its batch size. Factors are over {base} at the same batch size."
+                f"Bold in the table: the fastest at its batch size. Factors are relative to {base} at that batch size."
             )
         winner_ids = {id(best(group)) for group in groups if len(group) > 1}
         heads = (
@@ -89,8 +89,8 @@ def machines_chart(summaries: Sequence[CellSummary], configs: Sequence[str] = (B
     settings = by_setting(summaries)
     if len(settings) > len(SERIES):
         raise SelectionError(
-            f"results of {len(settings)} different settings (machine, device, input, commit, ...) do not fit beside "
-            f"each other (at most {len(SERIES)}); name fewer files"
+            f"results of {len(settings)} different settings (machine, device, input, commit, ...) do not fit side "
+            f"by side (at most {len(SERIES)}); name fewer files"
         )
     provenance = provenance_of(settings)
     fills = dict(zip(settings, SERIES, strict=False))
@@ -204,5 +204,5 @@ def slide_chart(summaries: Sequence[CellSummary], slide: int) -> Figure:
             rows.append([(config, f"best{size_words}: {config_name(config)}")])
     notes = [drawable(f"not run: {', '.join(not_run)}")] if not_run else []
     if slide == 33 and winners:
-        notes.insert(0, "best: the fastest config of all that were run, and how many times as fast as fp32")
+        notes.insert(0, "best: the fastest of all measured configs, and its speed-up over fp32")
     return panel_chart(panels, rows, provenance.common, f"Slide {slide}: {title}", talk, notes)

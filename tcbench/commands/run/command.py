@@ -32,7 +32,7 @@ def run(
     allow: Literal["code"] | None = options.ALLOW_CODE,
     label: str | None = options.OUTPUT.option(
         "--label NAME",
-        "Ends the run's name, after its date. Default: none.",
+        "A suffix for the run's name, after the date. Default: none.",
         takes="1 to 80 letters, digits, `_`, `.` and `-`",
     ),
     dry_run: bool = options.OUTPUT.option("--dry-run", "Show what would run, and stop."),
@@ -51,7 +51,7 @@ def run(
     tcbench run --config fp32 --config fp16+dali --bs 8 --trials 5
     tcbench run naruse2018 --data /data/imagenet/train --bs 32
     tcbench run scaling --ranks 1,2,4               many ranks: over MPI, or NCCL on GPUs
-    tcbench run --resume                            the same command again, after an interrupt: only what is missing
+    tcbench run --resume                            the same command after an interrupt: only what is missing
     """
     from tcbench.core.store import run_id_suffix
     from tcbench.run import images
@@ -186,7 +186,7 @@ def _run(
     except KeyboardInterrupt:
         stored = len(store.read([path]).records)  # more than `fresh` if the interrupt came during a write
         where = f"{counted(stored, 'record')} kept in {path}" if stored else "nothing was measured yet"
-        typer.echo(f"\ninterrupted; {where}; go on with: {command_again(resume=bool(stored))}", err=True)
+        typer.echo(f"\ninterrupted; {where}; continue with: {command_again(resume=bool(stored))}", err=True)
         raise typer.Exit(INTERRUPTED) from None
     finally:
         store.remove_empty(path)
@@ -208,17 +208,17 @@ def _earlier(plan: Plan, out: Path, ending: str, allow: str | None) -> _Earlier:
         before = store.current(store.read([path]).records)
         if not (differing := differences(plan, before)):
             break
-        newest_differs = newest_differs or f", as {path} is of another selection: {differing}"
+        newest_differs = newest_differs or f"; {path} has another selection: {differing}"
     else:
-        return None, (), f"nothing to resume: a new run{newest_differs}"
+        return None, (), f"nothing to resume, starting a new run{newest_differs}"
     code = other_code(before)
     if code and allow is None:
         raise SelectionError(
-            f"--resume: {path} was measured with other code: {code}; --allow code adds to it all the same, "
-            "without --resume a new run begins"
+            f"--resume: {path} was measured with other code: {code}; --allow code adds to it anyway; "
+            "omit --resume to start a new run"
         )
-    other = f", of other code: {code}" if code else ""
-    return path, before, f"resuming {path}: {counted(len(before), 'record')} there{other}"
+    other = f", measured with other code: {code}" if code else ""
+    return path, before, f"resuming {path}: {counted(len(before), 'record')}{other}"
 
 
 def _library(plan: Plan) -> str | None:
@@ -284,10 +284,10 @@ def _show_results(
     stdout.notes([*footnotes(summaries), *(scaling_table.notes(scaling) if scaling else ())])
     charts = save_each(drawings)
     stdout.say(f"{tally(summaries)}. Records: {path}", *(f"Chart: {chart}" for chart in charts))
-    steps = [resume_step("runs again what failed; its log is in the record")] if failed else []
+    steps = [resume_step("repeat what failed; the record has its log")] if failed else []
     if measured:
-        steps.append(run_step("explain", path, out, "what holds each cell back, and what to try next"))
-        steps.append(run_step("report", path, out, "all of it on one page"))
+        steps.append(run_step("explain", path, out, "what limits each cell, and what to try next"))
+        steps.append(run_step("report", path, out, "everything on one page"))
     if all_configs and not networks:
-        steps.append(NextStep(tuple(all_configs), "all configs of the scenario: what each rung buys"))
+        steps.append(NextStep(tuple(all_configs), "all configs of the scenario: the gain of each rung"))
     stdout.offer(steps)

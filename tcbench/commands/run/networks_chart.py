@@ -90,7 +90,7 @@ def networks_chart(summaries: Sequence[CellSummary]) -> Figure:
     ]
     rows = [[(config, config_name(config))] for config in dict.fromkeys(summary.cell.config for summary in shown)]
     scenarios = listed(list(dict.fromkeys(summary.cell.scenario for summary in shown)))
-    note = "with each: MACs of one image's forward pass; over the best: how many times as fast as the base"
+    note = "below each network: MACs of one image's forward pass; above its best config: the speed-up over the base"
     title, subtitle = "Throughput by network", f"Scenario {scenarios}"
     return panel_chart(panels, rows, provenance.common, title, subtitle, [note], axis="network")
 

@@ -29,7 +29,7 @@ def plan_table(plan: Plan, rounds: Rounds) -> Table[PlannedCell]:
     return Table(columns, plan.cells)
 
 
-_STEP_UNKNOWN = "no time estimate before the first trial of a step of your own"
+_STEP_UNKNOWN = "no time estimate before the first trial of your own step"
 
 
 def rounds_line(rounds: Rounds) -> str:
@@ -39,7 +39,7 @@ def rounds_line(rounds: Rounds) -> str:
         skipped = all(planned.skip_reason for planned in rounds.cells)
         if skipped:
             return "nothing to measure: every cell is skipped"
-        return _spent(rounds) if rounds.ended_by_budget() else "nothing is missing: all trials are there"
+        return _spent(rounds) if rounds.ended_by_budget() else "nothing is missing: all trials are done"
     least, most, needed_s = min(trials), max(trials), rounds.ahead_s()
     each = _each(least, most)
     is_guess = rounds.costs.is_guess(planned.cell for planned in rounds.cells if planned.skip_reason is None)
@@ -49,7 +49,7 @@ def rounds_line(rounds: Rounds) -> str:
     if is_guess:
         return f"{until}; the first is always completed; {_STEP_UNKNOWN}"
     if rounds.spent_s + needed_s > rounds.budget_s:
-        return f"{until}: the first, which is always completed, takes longer: about {duration(needed_s)}"
+        return f"{until}: the first is always completed, but takes longer: about {duration(needed_s)}"
     at_most = "" if rounds.trials is None else f", at most {counted(rounds.trials, 'trial')} each"
     return f"{until}{at_most}: about {each}, about {duration(needed_s)}"
 
@@ -58,7 +58,7 @@ def _spent(rounds: Rounds) -> str:
     """Say that the budget is spent, after how many trials, and how to add more."""
     trials = [len(ends) for planned, ends in zip(rounds.cells, rounds.ends, strict=True) if not planned.skip_reason]
     budget, each = duration(rounds.budget_s or 0.0), _each(min(trials), max(trials))
-    return f"the budget of {budget} is spent, with {each}; --resume with a larger --budget adds to them"
+    return f"the budget of {budget} is spent, with {each}; add more with --resume and a larger --budget"
 
 
 def _each(least: int, most: int) -> str:

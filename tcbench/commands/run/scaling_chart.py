@@ -51,7 +51,9 @@ def scaling_chart(curves: Sequence[Curve], *, title: str = "Scaling over ranks")
     Raises SelectionError if there is no measured cell of several ranks.
     """
     if not curves:
-        raise SelectionError("no cell of several ranks in these results; `tcbench run scaling --ranks 1,2` makes some")
+        raise SelectionError(
+            "no cell with several ranks in these results; `tcbench run scaling --ranks 1,2` makes some"
+        )
     rows = grouped(((curve.setting, curve.kind, curve.images), curve) for curve in curves if curve.base is not None)
     if not rows:
         raise SelectionError(f"no cell of these results was measured: {'; '.join(_without_number(curves))}")
@@ -101,10 +103,8 @@ def _on_one_rank(curve: Curve) -> list[CellSummary]:
 def _how(curves: Sequence[Curve]) -> str:
     """Return a note on how to read the lines."""
     over_one = all(curve.base is not None and curve.base.cell.ranks == 1 for curve in curves)
-    ideal = (
-        "the throughput of one rank" if over_one else "as much throughput of each rank as on the fewest of the line,"
-    )
-    return f"dashed: the ideal, {ideal} times the ranks · efficiency: throughput over the ideal"
+    ideal = "of one rank" if over_one else "per rank on the line's fewest ranks"
+    return f"dashed: the ideal, the throughput {ideal} times the ranks · efficiency: throughput / ideal"
 
 
 def _without_number(curves: Sequence[Curve]) -> list[str]:
@@ -224,7 +224,7 @@ def scaling_section(curves: Sequence[Curve], settings: Settings, swatches: Swatc
         Column[CurveRow]("batch", lambda row: Field(batch_words(row.curve), row.curve.images)),
         Column[CurveRow]("config", lambda row: swatches.config(row.curve.config)),
     )
-    table = Table((*heads, *columns(curves)), [*rows(curves)], "Every cell on a curve of scaling")
+    table = Table((*heads, *columns(curves)), [*rows(curves)], "All cells of the scaling curves")
     chart = drawings.figure(lambda: scaling_chart(curves, title=""), title, "scaling", table, notes(curves))
     return Section("scaling", "Scaling over ranks", (chart,))
 
@@ -246,7 +246,9 @@ def scaling_sentence(curves: Sequence[Curve]) -> Paragraph | None:
     assert curve.base is not None and point.speedup is not None and point.efficiency is not None
     exchange = "" if point.allreduce is None else f"; {milliseconds(point.allreduce.time_s.value)} of a step "
     if point.allreduce is not None:
-        exchange += "are what is left of the all-reduce" if point.allreduce.overlaps else "are the all-reduce"
+        exchange += (
+            "are all-reduce that does not overlap other phases" if point.allreduce.overlaps else "are the all-reduce"
+        )
     return say(
         strong(spaced(point.summary.cell.label)),
         f" trains {factor(point.speedup.value)} as fast as on {counted(curve.base.cell.ranks, 'rank')}, with ",

@@ -112,7 +112,7 @@ _GIGABYTES = Kind(lambda bytes_s: number(bytes_s / 1e9))
 def notes(curves: Sequence[Curve]) -> list[str]:
     """Return notes on how to read the table of scaling."""
     points = [point for curve in curves for point in curve.points]
-    lines = ["efficiency: throughput over that of one rank times the ranks; docs/ranks.md defines every figure."]
+    lines = ["efficiency: throughput / (throughput of one rank × ranks); docs/ranks.md defines all figures."]
     lines += [
         f"{curve.config}, batch size {batch_words(curve)}: over {curve.base.cell.ranks} ranks, the fewest measured."
         for curve in curves
@@ -120,15 +120,13 @@ def notes(curves: Sequence[Curve]) -> list[str]:
     ]
     if any(point.allreduce for point in points):
         lines.append(
-            "all-reduce: per step, of the rank that comes to it last and waits for nobody; bandwidths as nccl-tests "
-            "define them."
+            "all-reduce: time per step on the last rank to arrive, which does not wait; bandwidths as in nccl-tests."
         )
     if any(point.allreduce and point.allreduce.overlaps for point in points):
-        lines.append("left: the exchange runs beside other phases; what is left of it tells no bandwidth.")
+        lines.append("left: the part of the all-reduce that does not overlap other phases; its bandwidth is unknown.")
     if any(point.imbalance for point in points):
         lines.append(
-            "imbalance: work of the slowest rank before the all-reduce over the mean of all, less 1; and which it is "
-            "in most steps."
+            "imbalance: slowest rank's time before the all-reduce / mean - 1, and the rank that is most often slowest."
         )
     engines = {s.environment.ranks for s in (p.summary for p in points) if s.environment and s.environment.ranks}
     lines += sorted({"ranks: " + "; ".join(filter(None, (ranks.engine, ranks.binding))) for ranks in engines})

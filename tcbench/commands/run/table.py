@@ -41,8 +41,8 @@ def fastest_sentence(summaries: Sequence[CellSummary], speedups: Sequence[Interv
     _, ratio = ratios[winner.key]
     name = f"{winner.cell.config}, batch size {winner.cell.batch_size}"
     if winner.key not in judged(summaries):
-        return f"{name}: {factor(ratio.value)} {base} by one trial each, not judged."
-    undecided = ": undecided, either may be the faster" if ratio.holds(1.0) else ""
+        return f"{name}: {factor(ratio.value)} {base} from one trial each, not judged."
+    undecided = ": undecided, either may be faster" if ratio.holds(1.0) else ""
     return f"{name}: {factor(ratio.value)} {base} (95% interval {limits(ratio, factor)}){undecided}."
 
 
@@ -77,17 +77,17 @@ def footnotes(summaries: Sequence[CellSummary]) -> list[str]:
     if len(budgets_s) > 1:
         within = listed([f"{budget_s:g} s" for budget_s in budgets_s])
         lines.append(
-            Caution(f"cuDNN's plans were tuned within different budgets: {within}; --fresh-autotune makes one.")
+            Caution(f"cuDNN's plans were tuned with different budgets: {within}; --fresh-autotune tunes with one.")
         )
     units = {summary.unit for summary in summaries if summary.images_per_s}
     if units == {"steps"}:
         lines.append(Caution(f"±: over the steps of one trial each, not judged; {TAKE_ENOUGH}."))
     elif units:
         single_trial = " or ".join([cells.BY_THE_RUN] * ("run" in units) + ["over its steps"] * ("steps" in units))
-        shared = ", with the noise that the run's cells share" * (
+        shared = ", including noise that the run's cells share" * (
             sum(s.images_per_s is not None for s in summaries) > 1
         )
-        single_trial = single_trial and f"; of a cell with one trial, {single_trial}"
+        single_trial = single_trial and f"; for a cell with one trial, {single_trial}"
         lines.append(f"±: 95% interval over trials{shared}{single_trial}.")
     return lines + [Caution(f"{line[:1].upper()}{line[1:]}.") for line in emulation_lines(s.cell for s in summaries)]
 

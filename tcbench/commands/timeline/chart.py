@@ -147,7 +147,9 @@ def _window(
     if not (math.isfinite(begin_s) and math.isfinite(end_s)) or begin_s >= end_s:
         raise SelectionError(f"zoom {zoom[0]:g}:{zoom[1]:g}: expected begin and end in ms, begin before end")
     if begin_s >= max(recorded_s) or end_s <= 0:
-        raise SelectionError(f"zoom {zoom[0]:g}:{zoom[1]:g}: nothing there, recorded is 0:{max(recorded_s) * 1e3:.4g}")
+        raise SelectionError(
+            f"zoom {zoom[0]:g}:{zoom[1]:g}: nothing recorded there; expected a part of 0:{max(recorded_s) * 1e3:.4g}"
+        )
     return begin_s, end_s
 
 
@@ -245,21 +247,21 @@ def _page(panels: Sequence[_Panel], zoom: tuple[float, float] | None, more: Sequ
     sources = list(dict.fromkeys(_SOURCES[panel.timeline.source] for panel in panels))
     part = f"from {zoom[0]:g} to {zoom[1]:g} ms of the steps shown · " if zoom else ""
     merged = any(row.style == "density" and row.name == "GPU" for panel in panels for row in panel.rows)
-    notes = ["Blocks of the CPU: the phases of a step; dashed: where one begins."]
+    notes = ["CPU blocks: the phases of a step; dashed lines: where a step begins."]
     on_gpu = [row.style for panel in panels for row in panel.rows if row.name == "GPU"]
     if "phases" in on_gpu:
-        notes[0] += " Phases of the GPU hold what it waits in them for the CPU."
+        notes[0] += " GPU phases include waits for the CPU."
     if set(on_gpu) - {"phases"}:
         notes[0] += " Colour of the GPU's work: the phase that launched it."
     if merged:
         notes[0] += " Its height: the share of the time in which the GPU was busy."
     if any(panel.bottleneck.source == "timeline" for panel in panels):
-        notes.append("Figures are those of all recorded steps; a profiler makes steps slower than they are.")
+        notes.append("Figures are those of all recorded steps; profiling slows steps down.")
     timed = [panel.bottleneck.phases_are_timed for panel in panels if panel.bottleneck.source == "record"]
     if any(timed):
         notes.append("Phases of a record are those of its timed steps, laid end to end.")
     if not all(timed):
-        notes.append("Throughput and verdict of a record are of its timed steps, which ran before these.")
+        notes.append("Throughput and verdict of a record are from its timed steps, measured before the recorded ones.")
     title = mark_simulated("Timeline", (panel.timeline for panel in panels))
     page = ChartPage(title, f"{part}{', '.join(names)} · {', '.join(sources)}", [*notes, *more])
     page.legend([_legend(panels)])

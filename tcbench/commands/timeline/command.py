@@ -57,11 +57,11 @@ def timeline(
     chosen: Selection,
     out: Path = options.RESULTS_FOLDER,
 ) -> None:
-    """Draw what ran when: IO threads, the CPU's phases, the GPU's work and its gaps; several cells under each other.
+    """Draw what ran when: IO threads, the CPU's phases, the GPU's work and its gaps; several cells below each other.
 
     Examples:
     tcbench timeline                                  the newest profile, three steps
-    tcbench timeline fp32.json.gz fp16.json.gz        under each other, on one time scale
+    tcbench timeline fp32.json.gz fp16.json.gz        below each other, on one time scale
     tcbench timeline profile.json.gz --zoom 20:60 -o zoomed.svg
     tcbench timeline profile.json.gz --step 42
     tcbench timeline run.jsonl --config 'fp32*' --bs 8  the phases of a run's steps

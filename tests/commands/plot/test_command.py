@@ -49,7 +49,7 @@ def test_where_the_newest_run_does_not_have_it_a_run_that_has_it_is_named(tmp_pa
         note, error = done.err.splitlines()
         assert note == "the newest run: results/machine/cpu-20261122-000000.jsonl"
         command = "tcbench plot results/machine/cpu-20261121-000000.jsonl " + " ".join(words)
-        assert error.endswith(f"; a run can be drawn: {command}")
+        assert error.endswith(f"; this run can be drawn: {command}")
         assert tcbench(tmp_path, *command.split()[1:]).code == 0
     assert "can be drawn" not in tcbench(tmp_path, "plot", "--slide", "33", "cpu-20261122-000000").err
 

@@ -118,7 +118,7 @@ def test_without_cupti_a_gpu_is_recorded_by_ranges_alone_and_that_is_said(monkey
     cell = make_cell("fp16", 64, device="cuda:0")
     recorder = profiler.recorder_for("auto", cell)
     assert (recorder.nsys, recorder.inside) == (None, None)
-    assert recorder.note.startswith("ranges alone, no kernels: cupti-python is not installed: uv sync --extra cuda1")
+    assert recorder.note.startswith("only ranges, no kernels: cupti-python is not installed: uv sync --extra cuda1")
     assert profiler.recorder_for("ranges", cell).note is None
     with pytest.raises(SelectionError, match="--tool cupti: cupti-python is not installed: uv sync --extra cuda1"):
         profiler.recorder_for("cupti", cell)

@@ -57,7 +57,7 @@ def test_a_profile_of_other_settings_beside_the_records_is_not_shown_as_theirs(t
         )
         perfetto.write([timelines.busy_timeline(3)], tmp_path / f"profile-threads{threads}.json.gz", profiled)
     done = tcbench(tmp_path, "report", str(run), "-o", "report.html")
-    assert done.err.startswith("note: ") and "profile-threads1.json.gz: taken in other settings" in done.err
+    assert done.err.startswith("note: ") and "profile-threads1.json.gz: recorded with other settings" in done.err
     text = (tmp_path / "report.html").read_text(encoding="utf-8")
     assert text.partition('<section id="timelines"')[2].partition("</figure>")[0].count(">CPU</text>") == 1
 

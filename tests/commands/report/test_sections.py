@@ -220,7 +220,7 @@ def test_commits_stand_in_one_list_behind_their_version():
 
 def test_a_machine_that_is_unknown():
     [facts, *_] = blocks(reports.results([factories.make_record(status="skipped")]), "environment", FactList)
-    assert facts.pairs == (("machine", "no trial lived to tell"),)
+    assert facts.pairs == (("machine", "unknown: no trial recorded it"),)
 
 
 def test_a_trial_tells_what_was_counted():
@@ -241,7 +241,7 @@ def test_of_many_trials_the_page_shows_the_last_and_names_the_file_of_all(monkey
     [data] = blocks(dataclasses.replace(reports.results(records), trials_file="r-trials.csv"), "trials", Data)
     assert data.table.caption == "The last 3 of 4 trials"
     assert [row["trial"] for row in texts(data.table)] == ["2", "3", "4"]
-    assert data.notes[-1] == "All 4 trials stand in r-trials.csv, beside this page."
+    assert data.notes[-1] == "All 4 trials are in r-trials.csv, next to this page."
 
 
 def test_a_long_text_in_a_row_is_cut():

@@ -43,27 +43,27 @@ def test_a_reader_of_nothing_else_learns_what_brought_it_what_holds_it_back_what
         "± 1.2%, 1.76× fp32 (1.73× to 1.78×)."
     )
     assert summary_lines(results) == [
-        "brought by: + nhwc + fused 1.45×, + static_graph 1.11×, + dali 1.10×; undecided: + batched 0.99×.",
-        "held back by: compute-bound: the CPU computes 91 ms per step (forward 30 ms, backward 51 ms, update 10 ms); "
-        "input is made beside it.",
-        "would help: + cuda_graph: by how much is not known; tried and slower: + fp16 0.50×.",
-        "how sure: fp32 + dali + batched + nhwc + fused at batch size 8 is surely slower: 70.6 images/s; no factor "
+        "gained by: + nhwc + fused 1.45×, + static_graph 1.11×, + dali 1.10×; undecided: + batched 0.99×.",
+        "limited by: compute-bound: the CPU computes 91 ms per step (forward 30 ms, backward 51 ms, update 10 ms); "
+        "input is prepared in parallel.",
+        "try next: + cuda_graph: by how much is not known; tried and slower: + fp16 0.50×.",
+        "certainty: fp32 + dali + batched + nhwc + fused at batch size 8 is certainly slower: 70.6 images/s; no factor "
         "over fp32 is undecided.",
     ]
     without = [dataclasses.replace(explanation, advice=None) for explanation in results.explanations]
     assert summary_lines(dataclasses.replace(results, explanations=tuple(without)))[2].startswith(
-        "would help: no known rung is expected to make it faster; batch size 8 is 1.21× as fast as 4: a larger one may "
+        "try next: no known rung is expected to make it faster; batch size 8 is 1.21× as fast as 4: a larger one may "
     )
 
 
 @pytest.mark.parametrize(
     ("rates", "trials", "expected"),
     [
-        ({"fp32": 40.0, "fp16": 40.1}, 5, "how sure: fp32 at batch size 4 may be as fast: 4"),
+        ({"fp32": 40.0, "fp16": 40.1}, 5, "certainty: fp32 at batch size 4 may be as fast: 4"),
         ({"fp32": 40.0, "fp16": 40.1}, 5, "1 of 1 factor over fp32 is undecided."),
-        ({"fp32": 40.0, "fp32+batched": 30.0}, 1, f"trains like fp32.\nhow sure: not judged: {TAKE_ENOUGH}."),
-        ({"fp32": 20.0, "fp16": 30.0, "fp16+dali": 60.0}, 5, "brought by: + dali 2.00×, fp16 for fp32 1.50×."),
-        ({"fp32": 40.0, "fp32+dali": 40.001}, 5, "brought by: no rung surely; undecided: + dali 1.0"),
+        ({"fp32": 40.0, "fp32+batched": 30.0}, 1, f"trains like fp32.\ncertainty: not judged: {TAKE_ENOUGH}."),
+        ({"fp32": 20.0, "fp16": 30.0, "fp16+dali": 60.0}, 5, "gained by: + dali 2.00×, fp16 for fp32 1.50×."),
+        ({"fp32": 40.0, "fp32+dali": 40.001}, 5, "gained by: no certain gain; undecided: + dali 1.0"),
         ({"fp32": 20.0, "fp32+dali": 15.0, "fp32+dali+batched": 60.0}, 5, "; slower: + dali 0.75×."),
         ({"fp32": 20.0, "fp32+kfac": 1.0, "fp32+batched": 12.0}, 5, "; tried and slower: + batched 0.60×."),
     ],

@@ -17,7 +17,7 @@ def test_a_ceiling_that_was_only_reached_says_by_what() -> None:
     measured = Ceilings("it", {"fp32": 1e11}, 2e10, "measured")
     assert view.headline(measured) == "it: 100 GFLOP/s (fp32), 20.0 GB/s: measured"
     raised = measured.raised({"memory": Reached(3e10, "update of fp32, batch size 4")})
-    above = "the ceiling of memory is what update of fp32, batch size 4 reached"
+    above = "ceiling of memory raised to the rate of update of fp32, batch size 4"
     assert view.headline(raised) == f"it: 100 GFLOP/s (fp32), 30.0 GB/s: measured; {above}"
     [summary] = summarise([make_record()])
     [cell] = json.loads(view.to_json([cell_roofline(summary, [make_record()], raised)]))["cells"]

@@ -164,10 +164,10 @@ def test_a_finished_run_of_another_selection_is_never_resumed(tmp_path, trials_o
     assert tcbench(tmp_path, *RUN, "--bs", "4", "--trials", "1").code == 0
     done = ended(tmp_path, *RUN, "--bs", sizes, "--trials", "1", "--resume")
     [line] = [line for line in done.err.splitlines() if line.startswith("nothing to resume")]
-    assert line.endswith(f"is of another selection: batch size 4, here {reason}")
+    assert line.endswith(f"has another selection: batch size 4, here {reason}")
     assert [len(run) for run in trials(tmp_path)] == ran
     again = ended(tmp_path, *RUN, "--bs", "4", "--trials", "1", "--resume")  # not the newest any more
-    assert "resuming results/" in again.err and "2 records there" in again.err
+    assert "resuming results/" in again.err and "2 records" in again.err
     assert [len(run) for run in trials(tmp_path)] == ran
 
 
@@ -177,15 +177,18 @@ def test_a_run_of_the_same_cells_is_resumed_with_what_is_left_of_its_budget(tmp_
     assert tcbench(tmp_path, *arguments, "--budget", "120s", "--resume").code == 0
     assert [len(run) for run in trials(tmp_path)] == [4]
     again = tcbench(tmp_path, *arguments, "--budget", "120s", "--resume")
-    assert "the budget of 2 min 00 s is spent, with 2 trials each; --resume with a larger --budget adds" in again.err
+    assert (
+        "the budget of 2 min 00 s is spent, with 2 trials each; add more with --resume and a larger --budget"
+        in again.err
+    )
     assert [len(run) for run in trials(tmp_path)] == [4]
     complete = tcbench(tmp_path, *arguments, "--budget", "120s", "--trials", "2", "--resume")
-    assert "nothing is missing: all trials are there" in complete.err
+    assert "nothing is missing: all trials are done" in complete.err
 
 
 def test_where_every_cell_is_skipped_nothing_is_said_to_be_there(tmp_path):
     done = tcbench(tmp_path, "run", "cpu", "--device", "cpu", "--config", "cuda_graph+fp32", "--dry-run")
-    assert "all trials are there" not in done.out
+    assert "all trials are done" not in done.out
     assert "nothing to measure: every cell is skipped" in done.out
 
 
@@ -198,7 +201,7 @@ def test_a_run_of_another_processor_of_the_same_name_is_not_resumed(tmp_path, tr
 
     assert measured("AMD/25/17 1a", "1").code == 0
     again = measured("AMD/26/17 2b", "2", "--resume")
-    assert "is of another selection: processor AMD/25/17 1a, here AMD/26/17 2b" in again.err
+    assert "has another selection: processor AMD/25/17 1a, here AMD/26/17 2b" in again.err
     assert "resuming" in measured("AMD/26/17 2b", "2", "--resume").err
 
 
@@ -217,7 +220,8 @@ def test_a_run_is_not_resumed_with_other_code_unless_that_is_allowed(tmp_path, t
     assert [len(run) for run in trials(tmp_path)] == [1]
     allowed = tcbench(tmp_path, *arguments, "1", "--resume", "--allow", "code")
     assert (
-        allowed.code == 0 and "1 record there, of other code: the records are from tcbench aaaaaaaaaaaa" in allowed.err
+        allowed.code == 0
+        and "1 record, measured with other code: the records are from tcbench aaaaaaaaaaaa" in allowed.err
     )
     assert [len(run) for run in trials(tmp_path)] == [2]
     assert tcbench(tmp_path, *arguments, "1", "--resume", "--allow", "driver").code == 2

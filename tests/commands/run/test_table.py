@@ -30,8 +30,8 @@ def shown(records) -> str:
     ("trials", "rate", "expected"),
     [
         (3, 80.0, "fp16, batch size 4: 2.00× fp32 (95% interval 1.96× to 2.04×)."),
-        (3, 40.1, "fp16, batch size 4: 1.00× fp32 (95% interval 0.98× to 1.02×): undecided, either may be the faster."),
-        (1, 80.0, "fp16, batch size 4: 2.00× fp32 by one trial each, not judged."),
+        (3, 40.1, "fp16, batch size 4: 1.00× fp32 (95% interval 0.98× to 1.02×): undecided, either may be faster."),
+        (1, 80.0, "fp16, batch size 4: 2.00× fp32 from one trial each, not judged."),
     ],
 )
 def test_a_sentence_says_what_the_fastest_is_over_the_base_and_how_sure_that_is(trials, rate, expected):
@@ -60,7 +60,7 @@ def test_a_factor_over_a_base_of_one_trial_is_not_judged_though_the_other_side_h
     summaries = summarise(records)
     assert [summary.unit for summary in summaries] == ["steps", "trials"]
     assert judged(summaries) == frozenset()
-    assert console.fastest_sentence(summaries, speedups(summaries)).endswith("by one trial each, not judged.")
+    assert console.fastest_sentence(summaries, speedups(summaries)).endswith("from one trial each, not judged.")
 
 
 def test_an_ablation_says_what_it_changes_and_no_config_stands_on_it():
@@ -82,7 +82,7 @@ def test_the_footnotes_say_what_applies():
     both = summarise([factories.make_record("fp16", trial=n) for n in range(2)])
     lines = " ".join(console.footnotes(both))
     assert "over trials" in lines
-    assert "fp16 computes in fp32" in lines
+    assert "fp16 stores 16 bits but computes in fp32" in lines
 
 
 def test_a_table_says_where_plans_were_tuned_within_different_budgets():
@@ -93,7 +93,7 @@ def test_a_table_says_where_plans_were_tuned_within_different_budgets():
     alike = summarise([tuned("fp32", 60.0, None), tuned("fp16", 60.0)])
     assert "budget" not in " ".join(console.footnotes(alike))
     assert (
-        "cuDNN's plans were tuned within different budgets: 8 s, 15 s and 60 s; --fresh-autotune makes one."
+        "cuDNN's plans were tuned with different budgets: 8 s, 15 s and 60 s; --fresh-autotune tunes with one."
         in console.footnotes(summarise([tuned("fp32", 60.0, 8.0), tuned("fp16", 15.0)]))
     )
 
@@ -102,15 +102,16 @@ def test_what_an_interval_of_one_trial_rests_on_is_said_in_words_wherever_it_is_
     records = [*factories.make_trials("fp32", trials=3), factories.make_record("fp16")]
     summaries = summarise(records)
     assert [summary.unit for summary in summaries] == ["trials", "run"]
-    shared, other = "the noise that the run's cells share", "the noise of the run's other cells alone"
-    assert f"±: 95% interval over trials, with {shared}; of a cell with one trial, by {other}." in console.footnotes(
-        summaries
+    shared, other = "noise that the run's cells share", "the noise of the run's other cells"
+    assert (
+        f"±: 95% interval over trials, including {shared}; for a cell with one trial, from {other}."
+        in console.footnotes(summaries)
     )
     small = small_print(summaries, (), whiskers=True)
-    assert f"95% confidence interval of the mean over trials, or by {other} where there is one trial" in small
+    assert f"95% confidence interval of the mean over trials, or from {other} where there is one trial" in small
     assert "pale: one trial" not in small_print(summaries, (), whiskers=False)
     entries = json.loads(to_github_action_benchmark(records))
-    assert entries[1]["extra"].endswith(f"± is the 95% interval by {other}")
+    assert entries[1]["extra"].endswith(f"± is the 95% interval from {other}")
     assert console.footnotes(summaries[:1]) == ["±: 95% interval over trials."]
 
 
@@ -145,7 +146,9 @@ def test_a_cell_on_a_busy_machine_is_marked_and_the_share_is_told():
     rows = {line.split()[0]: line for line in shown(records).splitlines()[1:] if line.strip()}
     assert ["†" in rows[size] for size in ("4", "8", "16")] == [False, False, True]
     notes = console.footnotes(summarise(records))
-    assert "†: busy machine: other work had up to 31% of the processor time of 1 of 3 cells; stop it" in " ".join(notes)
+    assert "†: busy machine: other work took up to 31% of the processor time of 1 of 3 cells; stop it" in " ".join(
+        notes
+    )
     assert "busy" not in " ".join(console.footnotes(summarise(records[:2])))
     throttled = msgspec.structs.replace(lost(0.0), throttled_s=0.5)
     records = [factories.make_record("fp32", 4, host=throttled)]
