@@ -1,14 +1,14 @@
-# Read by .ci/run and .ci/all: the tools of a bare Debian machine, steps and their minutes, environments.
+# Functions for .ci/run and .ci/all: install tools on a bare Debian machine, time steps, make environments.
 # shellcheck shell=bash
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 export UV_NO_PROGRESS=1
-# Hundreds of tests start Python anew: on machines that forbid bytecode each start would compile all that it imports.
+# Hundreds of tests start Python: without bytecode, each start would compile all imported modules again.
 unset PYTHONDONTWRITEBYTECODE
 
 out=$(mktemp -d)
-declare -A _beside=() # process groups, by name
-trap 'for group in "${_beside[@]}"; do kill -- "-$group" 2>/dev/null || true; done; rm -rf "$out"' EXIT
+declare -A _background=() # process groups, by name
+trap 'for group in "${_background[@]}"; do kill -- "-$group" 2>/dev/null || true; done; rm -rf "$out"' EXIT
 
 # A step ends where the next begins; `minutes` prints them all.
 _names=() _began=()
@@ -26,23 +26,24 @@ minutes() {
   printf '%6.1f  all\n' "$((SECONDS * 100 / 60))e-2"
 }
 
-# NAME COMMAND...: begins it beside what follows; `finished NAME` waits for it, prints what it said, and fails where it did.
-beside() {
+# NAME COMMAND...: starts the command in the background; `wait_for NAME` waits for it, prints its output, and fails if
+# it failed.
+in_background() {
   local name=$1
   shift
-  set -m # a process group of its own, which ends with this script
+  set -m # give it a process group, which the trap above ends
   "$@" >"$out/$name.said" 2>&1 </dev/null &
   set +m
-  _beside[$name]=$!
+  _background[$name]=$!
 }
-finished() {
+wait_for() {
   local code=0
-  wait "${_beside[$1]}" || code=$?
+  wait "${_background[$1]}" || code=$?
   grep -v '^WARNING' "$out/$1.said" || true
   return "$code"
 }
 
-# uv in an environment of its own: Debian's Python refuses `pip install` outside of one.
+# Installs uv in a virtual environment, since Debian's Python refuses `pip install` outside of one.
 install_uv() {
   command -v uv >/dev/null && return
   python3 -c 'import ensurepip' 2>/dev/null || { apt-get update -qq && apt-get install -qq -y python3-venv >/dev/null; }
@@ -51,7 +52,7 @@ install_uv() {
   export PATH="$HOME/.local/share/tcbench-uv/bin:$PATH"
 }
 
-# PROGRAM PACKAGE pairs: installs the packages whose programs are not here.
+# PROGRAM PACKAGE pairs: installs the packages whose programs are missing.
 install_programs() {
   local missing=()
   while (($#)); do
@@ -63,8 +64,8 @@ install_programs() {
   apt-get install -qq -y "${missing[@]}" >/dev/null
 }
 
-# Debian's non-free component has Nsight Systems, and the driver's library, which cuDNN asks for even to plan for another
-# GPU.
+# Installs Nsight Systems and the driver's library from Debian's non-free component. cuDNN needs the driver's library
+# even to make plans for another GPU.
 install_non_free() {
   local missing=()
   ldconfig -p | grep -q 'libcuda\.so\.1' || missing+=(libcuda1)
@@ -80,8 +81,8 @@ install_non_free() {
   apt-get install -qq -y "${missing[@]}" >/dev/null
 }
 
-# pgrep finds workers, a C++20 compiler runs kernels without a GPU, Chromium opens reports, and slurmd and munged are a
-# cluster of this one node.
+# Tests use pgrep to find workers, a C++20 compiler to run kernels without a GPU, Chromium to open reports, and slurmd and
+# munged as a cluster of one node.
 install_tools() {
   install_programs git git python3 python3 pgrep procps g++ g++ chromium chromium chromedriver chromium-driver \
     slurmd slurm-wlm munged munge
@@ -89,11 +90,11 @@ install_tools() {
   install_non_free
 }
 
-# What may be skipped where the group `ci` is installed: what has an environment of its own, and a GPU.
+# Reasons to skip tests although the group `ci` is installed: they need another environment, or a GPU.
 may_skip=(--may-skip 'torch|cudnn|cupy|pynvml|CUDA extras|cuDNN wheel|root may write|LFS|py-spy may not attach')
 
-# NAME EXTRA [PACKAGE==VERSION...]: makes the environment .venv-NAME and runs what follows in it. On a user's machine there
-# is no CUDA toolkit: empty files of its libraries' names hide the one that may be here.
+# NAME EXTRA [PACKAGE==VERSION...]: makes the environment .venv-NAME and uses it for all following commands. Users have
+# no CUDA toolkit: empty files with its libraries' names hide one that may be installed here.
 environment() {
   local name=$1 extra=$2
   shift 2
@@ -105,13 +106,13 @@ environment() {
   export LD_LIBRARY_PATH=$out/no_toolkit
 }
 
-# SETTING COMMAND...: runs it as on another machine, or as another user has it.
-#   avx2     a processor without AVX-512, another time zone, and the C locale, which knows ASCII alone
+# SETTING COMMAND...: runs the command as on another machine, or with another user's settings.
+#   avx2     a processor without AVX-512, another time zone, and the C locale, which has only ASCII
 #   avx512   a processor without AMX and bfloat16, another time zone, a Latin-1 locale, and no C compiler
 #   bf16     a processor with AVX-512 and bfloat16, but no AMX
 #   one_core one core
-#   busy     beside two processes that never wait
-# A processor that has less than a setting allows stays as it is.
+#   busy     together with two processes that never wait
+# A setting never adds instructions that this processor lacks.
 as_on() {
   local setting=$1
   shift

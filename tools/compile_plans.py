@@ -76,7 +76,7 @@ def fill(folder: Path, limit: int, processes: int) -> None:
         f"{len(graph_works)} cuDNN works, {len(compiled)} of them compiled: {n_plans} plans, "
         f"all plans of {complete} works"
     )
-    print(f"{OTHER_CARD.device_name} is offered the same plans in the same order for {same} of {len(compiled)} works")
+    print(f"{OTHER_CARD.device_name} gets the same plans in the same order for {same} of {len(compiled)} works")
     print(f"cuDNN {libraries.version()}, NVRTC {libraries.nvrtc_version()}, frontend {libraries.frontend_version()}")
     print(f"{len(files)} files, {sum(path.stat().st_size for path in files)} bytes, by xz {packed_bytes(folder)}")
     print(f"{time.monotonic() - began:.0f} s")

@@ -93,7 +93,7 @@ def error(measured: list[Kernel], arithmetic: float, memory: float, latency_s: f
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("sheet", type=Path, help="DeepBench_NV_V100.xlsx or another of its training sheets")
-    parser.add_argument("card", help="one of tcbench's GPUs: the one that was measured")
+    parser.add_argument("card", help="the GPU that was measured, by its name in tcbench")
     arguments = parser.parse_args()
     card = gpus.load(arguments.card)
     fractions_of_card = attained(card)

@@ -159,8 +159,8 @@ def main(
     parser.add_argument("--call", type=int, choices=sorted(gpu_plan.LIMIT_S))
     parser.add_argument("--carried", type=Path, metavar="FOLDER", help="wheels, DALI and plans to unpack first")
     parser.add_argument("--device", default="cuda:0")
-    parser.add_argument("--budget", type=float, metavar="SECONDS", help="default: 200 and 560 for a call, 1800 for all")
-    parser.add_argument("--bs", type=int, metavar="N", help="every step at this batch size alone: to rehearse")
+    parser.add_argument("--budget", type=float, metavar="SECONDS", help="default: 200 (call 1), 560 (call 2), 1800")
+    parser.add_argument("--bs", type=int, metavar="N", help="run every step at this batch size only, to rehearse")
     options = parser.parse_args(arguments)
     budget_s = options.budget or gpu_plan.LIMIT_S.get(options.call, BUDGET_S)
     check = Check(options.folder.resolve(), options.device, began_s + budget_s, execute or run_command, now)
@@ -192,7 +192,7 @@ def run_steps(check: Check, steps: Sequence[Step], began_s: float) -> None:
         probe = _pytest("dali") if on_gpu else [sys.executable, "-c", "import nvidia.dali"]
         words = check.execute(probe, check.log("dali"), 60)
         if words != "ok":
-            print(f"== DALI does not decode here ({words}, see dali.log): other input takes its place", flush=True)
+            print(f"== DALI does not decode here ({words}, see dali.log): other input replaces it", flush=True)
             todo = [part for step in todo for part in gpu_plan.without_dali(step)]
             todo = [left for part in todo if (left := check.remaining(part)) is not None]
         check.note(Ended("set-up-dali", (), words, check.now() - began_s, gpu_plan.SET_UP_DALI_S))
@@ -336,7 +336,7 @@ def _pack(archive: Path, folders: Sequence[Path]) -> None:
 
 
 def conclude(check: Check, took_s: float) -> int:
-    """Say what there is, what failed and what is still to come; return the exit code."""
+    """Print the results, what failed and what was not run yet; return the exit code."""
     paths = sorted(check.results.glob("results/*/*.jsonl"))
     records = [json.loads(line) for path in paths for line in path.read_text("utf-8").splitlines()]
     plans = [plan for record in records for plan in (record.get("measurement") or {}).get("plans") or ()]
@@ -351,7 +351,7 @@ def conclude(check: Check, took_s: float) -> int:
     for ended in failed:
         print(f"failed: {ended.name}: {ended.words}")
     if check.to_come:
-        print(f"to come: {'; '.join(check.to_come)}: the same command again goes on")
+        print(f"not run yet: {'; '.join(check.to_come)}; run the same command again to continue")
     elif not failed:
         print("nothing failed")
     return 1 if failed or check.to_come else 0

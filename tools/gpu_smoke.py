@@ -65,7 +65,7 @@ class Smoke:
                 self._details.flush()
 
     def no_time(self, item: str) -> None:
-        self.say(item, "FAILED", "not run: the time for all of them is spent")
+        self.say(item, "FAILED", "not run: the budget is used up")
 
 
 def one_line(text: str) -> str:
@@ -182,7 +182,7 @@ def receive(process: BaseProcess, pipe: Connection, smoke: Smoke, limit_s: float
     except (EOFError, OSError):
         process.join(5)
         return "died", f"its process ended with {ending(process.exitcode or 0)}"
-    return "hangs", f"hangs: no end within {limit_s:.0f} s"
+    return "hangs", f"hangs: did not end within {limit_s:.0f} s"
 
 
 def ending(code: int) -> str:
@@ -217,7 +217,7 @@ def check_step(smoke: Smoke, device: str, config: str, out: Path) -> None:
             command, capture_output=True, text=True, timeout=min(START_S + smoke.item_s, smoke.left_s)
         )
     except subprocess.TimeoutExpired:
-        smoke.say(config, "FAILED", "no end in its time")
+        smoke.say(config, "FAILED", "did not end in its time")
         return
     records = [json.loads(line) for path in folder.glob("*/*.jsonl") for line in path.open(encoding="utf-8")]
     if not records:
@@ -261,11 +261,11 @@ def chosen(name: str, patterns: list[str]) -> bool:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="cuda:0")
-    parser.add_argument("--budget", type=float, default=120, help="seconds for all of it (default: %(default)s)")
+    parser.add_argument("--budget", type=float, default=120, help="seconds for all items (default: %(default)s)")
     parser.add_argument(
-        "--item-seconds", type=float, default=45, help="what takes longer, hangs (default: %(default)s)"
+        "--item-seconds", type=float, default=45, help="seconds after which an item hangs (default: %(default)s)"
     )
-    parser.add_argument("--out", type=Path, default=None, help="default: a new folder under the temporary ones")
+    parser.add_argument("--out", type=Path, default=None, help="default: a new temporary folder")
     parser.add_argument("patterns", nargs="*", metavar="PATTERN")
     options = parser.parse_args()
     out: Path = options.out or Path(tempfile.mkdtemp(prefix="gpu_smoke-"))
@@ -276,7 +276,7 @@ def main() -> int:
     if options.device != "cpu":
         check_works(smoke, options.patterns)
     steps.join()
-    print(", ".join(f"{count} {verdict}" for verdict, count in smoke.counts.items()) + f"; more in {out}")
+    print(", ".join(f"{count} {verdict}" for verdict, count in smoke.counts.items()) + f"; details in {out}")
     return 1 if smoke.counts["FAILED"] else 0
 
 

@@ -224,7 +224,7 @@ def failing(tree: Path, tests: list[str], limit_s: float, *options: str) -> list
     if code in (0, 5):  # 5: no test of these is in the default suite
         return []
     if code is not None and code < 0:
-        sys.exit("the tests were killed from outside, for want of memory perhaps; the same command goes on from here")
+        sys.exit("the tests were killed, perhaps for lack of memory; run the same command again to continue")
     failed = re.findall(r"^(?:FAILED|ERROR) (.+?)(?: - .*)?$", output, re.MULTILINE)
     return failed or ["timeout" if code is None else f"exit code {code}"]
 
@@ -314,8 +314,8 @@ def main() -> int:
     drawing, running, reporting = (commands.add_parser(name) for name in ("draw", "run", "report"))
     drawing.add_argument("--seed", type=int, required=True)
     drawing.add_argument("--count", type=int, default=300)
-    drawing.add_argument("--under", default="tcbench", help="a room or a module")
-    running.add_argument("--sample", type=int, help="at most so many")
+    drawing.add_argument("--under", default="tcbench", help="the room or module to draw from")
+    running.add_argument("--sample", type=int, help="plant at most this many faults")
     running.add_argument("--jobs", type=int, default=1)
     reporting.add_argument("--before", type=Path, default=RESULTS)
     for subparser in (running, reporting):

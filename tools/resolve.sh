@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
-# Every extra, on every Python that tcbench runs on, resolves to packages that need no compiler: wheels, and Chainer,
-# which is pure Python. Nothing is installed, and none of the Pythons need be there.
+# Check that every extra, on every supported Python, resolves to packages that need no compiler: wheels, and Chainer,
+# which is pure Python. Nothing is installed, and the Pythons need not be installed either.
 #
 #   tools/resolve.sh [PYTHON...]       default: 3.11 3.12 3.13 3.14
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit 2
 
 if (($#)); then pythons=("$@"); else pythons=(3.11 3.12 3.13 3.14); fi
-# Those that go with each of them, and torch with cuda13: what has a solution has one with less in it too.
+# Each with all extras that fit it: if a combination has a solution, so has each of its parts.
 extras=("cuda12 --extra nccl12 --extra cusolver12" "volta --extra nccl12 --extra cusolver12"
   "cuda13 --extra nccl13 --extra cusolver13" "cuda13 --extra torch"
   "host --constraints constraints.txt")

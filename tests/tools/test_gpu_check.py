@@ -134,7 +134,7 @@ def test_a_slow_first_call_makes_the_second_leave_out_what_stands_last(tmp_path,
     assert machine.now_s - began_s <= gpu_plan.LIMIT_S[2]
     output = capsys.readouterr().out
     assert "== steps take 1.30 times the expected time so far; no time for: " in output
-    assert "pillow at 32, 128, 256" in output and "to come: " in output
+    assert "pillow at 32, 128, 256" in output and "not run yet: " in output
     assert "dali-fp16 64 256 128 32" in machine.steps()
     assert {*machine.steps().values()} == {"ok"}  # nothing began that could not end
     assert not any(name.startswith("pillow 32") for name in machine.steps())

@@ -97,7 +97,7 @@ def test_work_that_raises_is_wrong_hangs_or_kills_its_process_is_a_line_each_and
     for item, words in by_test.items():
         by_name.setdefault(item.split()[0], set()).add(words)
     assert by_name["unscale"] == {"FAILED its process ended with SIGSEGV"}
-    assert by_name["to_half"] == {"FAILED hangs: no end within 8 s"}
+    assert by_name["to_half"] == {"FAILED hangs: did not end within 8 s"}
     assert all(words.startswith("FAILED RuntimeError: planted: it raises (") for words in by_name["relu"])
     assert all(words.startswith("FAILED RuntimeError: an illegal memory") for words in by_name["relu_backward"])
     assert all(words.startswith("FAILED AssertionError: add ") and "is off by" in words for words in by_name["add"])
@@ -118,13 +118,13 @@ def test_a_step_that_raises_or_kills_its_process_is_a_line_and_the_others_go_on(
     raised = "FAILED RuntimeError: planted: it raises"
     assert by_config == {"fp32": "ok", "fp16+batched": raised, "tf32": "skipped tf32: needs cuda"}
     assert done.returncode == 1
-    assert done.stdout.splitlines()[-1].startswith("1 ok, 1 skipped, 2 FAILED; more in ")
+    assert done.stdout.splitlines()[-1].startswith("1 ok, 1 skipped, 2 FAILED; details in ")
     assert "planted" in (tmp_path / "out" / "details.log").read_text()
 
 
 def test_what_there_is_no_time_for_is_said_item_by_item(tmp_path):
     done, by_config = smoke(tmp_path, "", "--device", "cpu", "--budget", "0", "fp32", "fp16")
-    assert by_config == dict.fromkeys(["fp32", "fp16"], "FAILED not run: the time for all of them is spent")
+    assert by_config == dict.fromkeys(["fp32", "fp16"], "FAILED not run: the budget is used up")
     assert done.returncode == 1
 
 
