@@ -49,7 +49,7 @@ def folder(name: str) -> Path:
         try:
             return Path(override).expanduser() / name
         except RuntimeError:
-            raise StoreError(f"{VARIABLE}={override}: no such user's home is known; name a folder from /") from None
+            raise StoreError(f"{VARIABLE}={override}: there is no such user; set it to an absolute path") from None
     return _users_folder() / name
 
 
@@ -74,8 +74,8 @@ def _folder_without_home() -> Path:
     except OSError:
         usable = False
     if not usable:
-        raise StoreError(f"no home is known, and {path} is not this user's alone; set HOME or {VARIABLE}")
-    _LOG.warning("note: no home is known, so the cache is in %s; HOME or %s names another place", path, VARIABLE)
+        raise StoreError(f"there is no home folder, and {path} is not private to this user; set HOME or {VARIABLE}")
+    _LOG.warning("note: there is no home folder, so the cache is in %s; set HOME or %s to move it", path, VARIABLE)
     return path
 
 
@@ -137,7 +137,7 @@ class Cache:
             expected = dict(key), len(payload), hashlib.sha256(payload).hexdigest()
             if facts == expected and isinstance(header["content"], dict):
                 return Entry(header["content"], payload)
-        _LOG.info("%s is damaged and counts as missing", path)
+        _LOG.info("%s is damaged and treated as missing", path)
         return None
 
     def put(self, key: Key, entry: Entry) -> None:
@@ -155,7 +155,7 @@ class Cache:
                 self.path(key).chmod(0o600)
         except (StoreError, OSError) as error:
             if not self._warned:
-                _LOG.warning("what was made cannot be kept and will be made again: %s", error)
+                _LOG.warning("results cannot be cached and will be computed again: %s", error)
             self._warned = True
 
     def merge(self, key: Key, update: Callable[[Entry | None], Entry]) -> Entry:

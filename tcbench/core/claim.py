@@ -168,19 +168,19 @@ def _mistake(table: ClaimTable) -> str | None:
         return f"at: expected all or any, got '{table.at}'"
     if relation in COMPARISONS:
         if (table.right is None) == (table.images_per_s is None):
-            return f"right: expected for '{relation}', or images_per_s in its place"
+            return f"right: expected for '{relation}', or images_per_s instead"
         if table.right is None and table.right_batch_size is not None:
-            return "right_batch_size: expected only beside right"
+            return "right_batch_size: expected only together with right"
         return None
     needs_right = relation in ("trains like", "fewer kernels")
     if needs_right and table.right is None:
         return f"right: missing; expected for '{relation}'"
     for key in ("images_per_s", "factor", "margin", "right_batch_size", *(() if needs_right else ("right",))):
         if getattr(table, key) is not None:
-            return f"{key}: not for '{relation}'; expected with {', '.join(COMPARISONS)}"
+            return f"{key}: not allowed for '{relation}'; expected for {', '.join(COMPARISONS)} only"
     for key in ("left", "right"):
         if (getattr(table, key) or "").startswith(BEST_OF):
-            return f"{key}: '{BEST_OF}...' not for '{relation}'; expected a config's name"
+            return f"{key}: '{BEST_OF}...' is not allowed for '{relation}'; expected a config's name"
     return None
 
 

@@ -50,7 +50,7 @@ def open_for_reading(path: Path) -> IO[bytes]:
         return open(fd, "rb")
     os.close(fd)
     if is_utf_16:
-        raise OSError(errno.EILSEQ, "UTF-16 text; `iconv -f UTF-16 -t UTF-8` makes UTF-8 of it")
+        raise OSError(errno.EILSEQ, "UTF-16 text; convert it with `iconv -f UTF-16 -t UTF-8`")
     if stat.S_ISDIR(mode):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
     raise OSError(errno.EINVAL, "not a regular file")
@@ -185,7 +185,9 @@ def lock(fd: int) -> bool:
 
 @functools.cache
 def _report_no_locks(why: str) -> None:
-    _LOG.warning("note: this file system has no locks (%s): start no second tcbench that writes the same run", why)
+    _LOG.warning(
+        "note: this file system has no locks (%s): do not start a second tcbench that writes the same run", why
+    )
 
 
 def _check_links(path: Path, most: int = 40) -> None:
@@ -197,7 +199,7 @@ def _check_links(path: Path, most: int = 40) -> None:
             folder, owner = link.parent.stat(), link.lstat().st_uid
             is_open_to_all = folder.st_mode & stat.S_ISVTX and folder.st_mode & stat.S_IWOTH
             if is_open_to_all and owner not in (os.geteuid(), folder.st_uid):
-                raise OSError(errno.EACCES, f"another user laid the link {link}")
+                raise OSError(errno.EACCES, f"another user created the link {link}")
             if not most:
                 raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
             _check_links(link.parent / link.readlink(), most - 1)

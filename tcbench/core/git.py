@@ -155,7 +155,7 @@ class Repository:
             elif inner.has(link):
                 empty += [f"{path}/{deeper}" for deeper in inner.check_out(link, target / path)]
             else:
-                raise GitError(f"submodule {path}: {link[:12]} is not here; git -C {inner.top} fetch brings it")
+                raise GitError(f"submodule {path}: {link[:12]} is missing; run git -C {inner.top} fetch")
         return empty
 
     def has(self, commit: str) -> bool:

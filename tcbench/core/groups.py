@@ -30,5 +30,7 @@ def by_name(definitions: Iterable[Any]) -> dict[str, Any]:
     for name, namesakes in groups.items():
         if len(namesakes) > 1:
             modules = ", ".join(sorted({type(namesake).__module__ for namesake in namesakes}))
-            raise ValueError(f"'{name}' is the name of several ({modules}): expected another for each")
+            raise ValueError(
+                f"several definitions have the name '{name}' ({modules}): expected a different name for each"
+            )
     return {name: definition for name, (definition,) in groups.items()}

@@ -365,7 +365,7 @@ def read(path: Path) -> Document:
     try:
         content = files.read(path)
     except OSError as error:
-        raise StoreError(f"{path}: cannot be read ({error.strerror}); `tcbench numerics` makes one") from None
+        raise StoreError(f"{path}: cannot be read ({error.strerror}); `tcbench numerics` writes one") from None
     if (version := _version(content)) is None:
         raise StoreError(f"{path}: expected a document of `tcbench numerics` (schema {SCHEMA})")
     if version != SCHEMA_VERSION:
@@ -395,7 +395,7 @@ def _faults(document: Document) -> Iterator[str]:
         if min(itertools.chain(*counts), default=0) < 0:
             yield "gradients: expected counts from 0"
     if not document.runs:
-        yield "runs: there is none"
+        yield "runs: expected at least one"
     seen = set[tuple[str, int]]()
     for run in document.runs:
         name = f"{run.technique}, seed {run.seed}"
@@ -403,12 +403,12 @@ def _faults(document: Document) -> Iterator[str]:
         if run.technique not in techniques:
             yield f"technique '{run.technique}': expected one of {', '.join(techniques)}"
         if (run.technique, run.seed) in seen:
-            yield f"{name}: twice"
+            yield f"{name}: listed twice"
         seen.add((run.technique, run.seed))
         if not (0 < run.first_scale < math.inf and 0 < run.last_scale < math.inf):
             yield f"{name}: expected loss scales above 0"
         if run.status == "ok" and not _is_finished(run):
-            yield f"{name} is ok: expected losses, a test loss, an accuracy from 0 to 1, a time and a memory"
+            yield f"{name}, status ok: expected losses, a test loss, an accuracy from 0 to 1, a time and a memory"
 
 
 def _is_finished(run: Run) -> bool:

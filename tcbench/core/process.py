@@ -160,7 +160,7 @@ class Worker(Generic[Message]):
             try:
                 message = self._decode(line)
             except ValueError:
-                yield Fault("crashed", "the worker sent something that is no message", self.end())
+                yield Fault("crashed", "the worker sent something that is not a message", self.end())
                 return
             yield message
 

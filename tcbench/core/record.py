@@ -617,7 +617,7 @@ ENOUGH_TRIALS = 5
 """The recommended number of trials of a cell that is to be compared. A run takes as many if its budget allows
 (docs/method.md says which differences they detect)."""
 
-TAKE_ENOUGH = f"one trial does not show how the next will differ: take {ENOUGH_TRIALS} (--trials {ENOUGH_TRIALS})"
+TAKE_ENOUGH = f"one trial does not show how much trials vary: measure {ENOUGH_TRIALS} (--trials {ENOUGH_TRIALS})"
 """The advice to take more trials."""
 
 
@@ -669,15 +669,15 @@ def _contradiction(record: Record) -> str | None:
     step_s = sum(counted) / len(counted)
     if step_s < SHORTEST_STEP_S:
         shortest = f"{SHORTEST_STEP_S * 1e6:.0f} us"
-        return f"its steps took {step_s * 1e6:.3g} us: shorter than {shortest}, nothing can be timed"
+        return f"its steps took {step_s * 1e6:.3g} us; nothing shorter than {shortest} can be timed"
     phases_s = sum(statistics.median(phase.host_s) for phase in measured.phases if phase.host_s)
     if step_s < phases_s / 10:
-        return f"its steps took {step_s * 1e3:.3g} ms, and their phases {phases_s * 1e3:.3g} ms: both cannot be"
+        return f"its steps took {step_s * 1e3:.3g} ms, but their phases took {phases_s * 1e3:.3g} ms"
     simulated = record.environment is not None and record.environment.simulated is not None
     if record.host is not None and not simulated:
         timed_s, elapsed_s = sum(measured.step_times_s), record.host.elapsed_s
         if abs(timed_s - elapsed_s) > 0.1 * elapsed_s + _RUNNER_DELAY_S:
-            return f"its steps took {timed_s:.3g} s by their clock and {elapsed_s:.3g} s by the runner's"
+            return f"its steps took {timed_s:.3g} s by the session's clock, but {elapsed_s:.3g} s by tcbench's"
     return None
 
 
@@ -686,7 +686,9 @@ def reject_contradiction(record: Record) -> Record:
     contradiction = _contradiction(record)
     if contradiction is None:
         return record
-    return msgspec.structs.replace(record, status="failed", reason=f"not believed: {contradiction}", measurement=None)
+    return msgspec.structs.replace(
+        record, status="failed", reason=f"contradictory times: {contradiction}", measurement=None
+    )
 
 
 _RUNNER_DELAY_S = 0.5
@@ -744,7 +746,7 @@ def decode(line: bytes | str) -> Record:
             f"schema version {version} is newer than this tcbench reads (up to {SCHEMA_VERSION}); upgrade tcbench"
         )
     if version < SCHEMA_VERSION:
-        raise RecordError(f"schema version {version} is not known")
+        raise RecordError(f"unknown schema version {version}")
     try:
         return msgspec.convert(raw, Record)
     except msgspec.ValidationError as error:

@@ -81,10 +81,10 @@ class Store:
             with contextlib.suppress(OSError):  # the file may not accept any change
                 os.ftruncate(self._fd, len(self._content))
             if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-                self._write_again(f"{self.path}: the file cannot be written any more ({error.strerror})", line)
+                self._write_again(f"{self.path}: the file can no longer be written ({error.strerror})", line)
             raise StorageFullError(
-                f"{self.path}: a record could not be written ({error.strerror}); earlier records are intact, "
-                f"make room and go on with --resume"
+                f"{self.path}: a record could not be written ({error.strerror}); earlier records are intact; "
+                f"free some space and continue with --resume"
             ) from None
         self._content += line
         self._check_in_place()
@@ -106,12 +106,12 @@ class Store:
         self._gone = True
         path = self._rescue(bytes(self._content) + line)
         if path is None:
-            raise StorageGoneError(f"{reason}, and what was in it could not be written again")
+            raise StorageGoneError(f"{reason}, and its records could not be saved elsewhere")
         folder = shlex.quote(str(self.path.parent))
         back = f"mkdir -p {folder} && mv {shlex.quote(str(path))} {folder}/, and then "
         raise StorageGoneError(
-            f"{reason}; all that was measured is kept in {path}; "
-            f"{'' if path.parent == self.path.parent else back}go on with --resume"
+            f"{reason}; all records were saved to {path}; "
+            f"{'' if path.parent == self.path.parent else back}continue with --resume"
         )
 
     def _rescue(self, content: bytes) -> Path | None:
@@ -176,7 +176,7 @@ def resolve(name: str, out: Path) -> Path:
     Raises StoreError, also for an empty name, which an unset shell variable leaves: it does not mean this folder."""
     expected = f"expected a file, a folder, or the id of a run in {out}/"
     if not name:
-        raise StoreError(f"'': no name of results; {expected}")
+        raise StoreError(f"'': an empty name; {expected}")
     path = Path(name)
     if path.exists():
         return path
@@ -197,7 +197,7 @@ def _read_file(path: Path) -> Read:
             for number, line in enumerate(iter(lambda: file.readline(files.LARGEST + 1), b""), start=1):
                 if len(line) > files.LARGEST:
                     most = f"{files.LARGEST >> 20} MiB"
-                    raise StoreError(f"{path}:{number}: a line of more than {most}, which no record is")
+                    raise StoreError(f"{path}:{number}: the line is longer than {most}, so it is not a record")
                 if not line.strip():
                     continue
                 try:

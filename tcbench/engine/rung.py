@@ -123,7 +123,7 @@ class Parity:
             for name, tolerance in (("fp32", self.float32), ("fp16", self.float16), ("bf16", self.bfloat16))
             if tolerance
         ]
-        other = "of itself in float64" if self.kind == "other" else ""
+        other = "of the same config in float64" if self.kind == "other" else ""
         return " ".join(filter(None, ["; ".join(parts) or "bit-identical", other, self.where]))
 
 

@@ -57,7 +57,9 @@ class Facts:
         for name in ("peak_memory_bytes", "prefetch_depth", "parameters", "macs_per_image", "reduced_bytes", "period"):
             object.__setattr__(self, name, whole_number(name, getattr(self, name)))
         if self.peak_memory_of not in ("process", "device"):
-            raise ScenarioError(f"peak_memory: expected whose it is, process or device, got {self.peak_memory_of!r}")
+            raise ScenarioError(
+                f"peak_memory: expected 'process' or 'device' as its owner, got {self.peak_memory_of!r}"
+            )
 
 
 def whole_number(name: str, number: Any) -> int:

@@ -19,7 +19,7 @@ def read(path: Path) -> tuple[Timeline, ...]:
     """Read the timelines in a file, whose suffix (`FILES`) tells its format. Timelines of records consist of their
     phase times, end to end. Raises TraceError or StoreError with one line about the file and what is wrong with it."""
     if not path.is_file():
-        raise TraceError(f"{path}: no such file; `tcbench profile` makes traces")
+        raise TraceError(f"{path}: no such file; `tcbench profile` writes traces")
     if path.stat().st_size == 0:
         raise TraceError(f"{path}: the file is empty")
     name = path.name.lower()

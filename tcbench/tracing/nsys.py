@@ -87,12 +87,12 @@ def to_sqlite(report: Path, target: Path) -> None:
             raise TraceError(f"{report}: nsys {installed.version[0]}.{installed.version[1]} has no QdstrmImporter here")
         answer = _call([str(importers[0]), "--input-file", str(report), "--output-file", str(imported)])
         if not imported.is_file():
-            raise TraceError(f"{report}: not a report that QdstrmImporter reads ({answer.last_line})")
+            raise TraceError(f"{report}: QdstrmImporter cannot read this report ({answer.last_line})")
         report = imported
     options = ("--type=sqlite", "--force-overwrite=true", f"--output={target}")
     answer = _call([installed.path, "export", *options, str(report)])
     if answer.code or not target.is_file():
-        raise TraceError(f"{report}: not a report that nsys reads ({answer.last_line})")
+        raise TraceError(f"{report}: nsys cannot read this report ({answer.last_line})")
 
 
 def report_of(stem: Path) -> Path | None:
@@ -123,14 +123,14 @@ def recordings(path: Path) -> tuple[tuple[Title, Recording, tuple[InputWork, ...
             connection.set_progress_handler(lambda: 0, _STEPS_PER_SIGNAL)  # Python handles signals in this call
             recordings = _Report(connection).recordings(path.stem)
     except _UnknownSchema as error:
-        reason = "this version of tcbench does not know that form of Nsight Systems' export"
+        reason = "this version of tcbench does not support this form of Nsight Systems' export"
         raise TraceError(f"{path}: {error}: {reason}") from None
     except (sqlite3.Error, OverflowError, TypeError, ValueError) as error:
         if str(error) == "interrupted":
             raise KeyboardInterrupt from None
-        raise TraceError(f"{path}: not a whole SQLite export of Nsight Systems ({error})") from None
+        raise TraceError(f"{path}: not a complete SQLite export of Nsight Systems ({error})") from None
     if not recordings:
-        raise TraceError(f"{path}: no ranges of tcbench's in it; expected a report of `nsys profile` around tcbench")
+        raise TraceError(f"{path}: it has no ranges of tcbench; expected a report of tcbench under `nsys profile`")
     return recordings
 
 
@@ -263,10 +263,10 @@ class _Report:
         calls, activities = tuple(self._calls(process)), tuple(self._activities(process))
         kinds = {activity.kind for activity in activities}
         if not kinds & {"kernel", "graph"} and (self._unknown or any("Launch" in call.name for call in calls)):
-            where = f"tables {', '.join(self._unknown)}" if self._unknown else "no table of them"
-            raise _UnknownSchema(f"kernels were launched and are not in a table that is known ({where})")
+            where = f"tables {', '.join(self._unknown)}" if self._unknown else "no table of kernels"
+            raise _UnknownSchema(f"kernels were launched, but no known table lists them ({where})")
         if "copy" not in kinds and self._unknown and any("Memcpy" in call.name for call in calls):
-            raise _UnknownSchema(f"copies are not in a table that is known (tables {', '.join(self._unknown)})")
+            raise _UnknownSchema(f"no known table lists the copies (tables {', '.join(self._unknown)})")
         return Recording(
             thread=ranges[0].thread & 0xFFFFFF,
             phases=tuple(name for name in steps if name is not None),
@@ -330,7 +330,7 @@ class _Report:
 
     def _string(self, number: Any) -> str:
         if isinstance(number, int) and self._tables["StringIds"] is None:
-            raise _UnknownSchema("names are numbers, and there is no table StringIds of them")
+            raise _UnknownSchema("names are numbers, but the table StringIds is missing")
         return self._strings.get(number, "") if isinstance(number, int) else str(number or "")
 
 

@@ -112,7 +112,7 @@ def read(path: Path) -> tuple[Timeline, ...]:
             if event.ph == "X":
                 spans[event.pid - 1].append(msgspec.convert({**event.args, "name": event.name}, Span))
     except (msgspec.ValidationError, IndexError, TypeError) as error:
-        raise TraceError(f"{path}: not a trace of tcbench's as it was written ({error})") from None
+        raise TraceError(f"{path}: not an unmodified trace of tcbench ({error})") from None
     return tuple(
         Timeline(**msgspec.structs.asdict(head), spans=tuple(timeline_spans), record=trace_head.record)
         for head, timeline_spans in zip(trace_head.timelines, spans, strict=True)
@@ -127,7 +127,7 @@ def _unpacked(path: Path) -> bytes:
         content = opened.read(_MOST_BYTES + 1)
     if len(content) > _MOST_BYTES:
         size = f"{_MOST_BYTES >> 20} MiB" + (" unpacked" if packed else "")
-        raise TraceError(f"{path}: more than {size}, which no trace of `tcbench profile` is; left unread")
+        raise TraceError(f"{path}: more than {size}, so it is not a trace of `tcbench profile`")
     return content
 
 
@@ -138,14 +138,16 @@ def _decode(path: Path) -> tuple[_TraceHead, tuple[_Event, ...]]:
     except OSError as error:
         raise TraceError(f"{path}: cannot be read ({error.strerror or error})") from None
     except (EOFError, zlib.error):
-        raise TraceError(f"{path}: the file is cut off or damaged; make it again with `tcbench profile`") from None
+        raise TraceError(f"{path}: the file is truncated or damaged; record it again with `tcbench profile`") from None
     except msgspec.ValidationError as error:
         raise TraceError(f"{path}: not a trace that `tcbench profile` wrote ({error})") from None
     except (msgspec.DecodeError, RecursionError) as error:
-        raise TraceError(f"{path}: not a whole trace ({error}); make it again with `tcbench profile`") from None
+        raise TraceError(f"{path}: not a complete trace ({error}); record it again with `tcbench profile`") from None
     head = trace.otherData.tcbench
     if head is None:
         raise TraceError(f"{path}: a trace, but not one that `tcbench profile` wrote")
     if head.schema > SCHEMA:
-        raise TraceError(f"{path}: its form {head.schema} is newer than this tcbench reads ({SCHEMA}); upgrade tcbench")
+        raise TraceError(
+            f"{path}: schema version {head.schema} is newer than this tcbench reads ({SCHEMA}); upgrade tcbench"
+        )
     return head, trace.traceEvents

@@ -100,8 +100,8 @@ def test_without_a_home_the_cache_is_in_a_folder_of_the_users_own_and_that_is_re
     assert len(caplog.records) == 1
     module._folder_without_home.cache_clear()
     folder_path.chmod(0o777)
-    with pytest.raises(StoreError, match="not this user's alone; set HOME or TCBENCH_CACHE"):
+    with pytest.raises(StoreError, match="is not private to this user; set HOME or TCBENCH_CACHE"):
         module._users_folder()
     monkeypatch.setenv("TCBENCH_CACHE", "~no-such-user/x")
-    with pytest.raises(StoreError, match="no such user's home"):
+    with pytest.raises(StoreError, match="there is no such user"):
         module.folder("a")

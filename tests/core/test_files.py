@@ -72,7 +72,7 @@ def test_a_link_that_another_user_laid_where_anyone_may_write_is_not_followed(tm
         (anyones / planted).symlink_to(target)
         os.lchown(anyones / planted, 65534, 65534)
     (anyones / "mine").symlink_to("link")
-    with pytest.raises(StoreError, match=rf"{name}: cannot be written \(another user laid the link {anyones}/"):
+    with pytest.raises(StoreError, match=rf"{name}: cannot be written \(another user created the link {anyones}/"):
         files.write(anyones / name, b"new")
     assert list(victim.iterdir()) == []
     (anyones / "mine").unlink()

@@ -119,7 +119,7 @@ def test_workers_are_heard_together_and_each_ends_by_its_own_fault():
             if isinstance(message, Fault):
                 going.discard(sender)
     assert heard[late] == [Fault("timeout", "no result after 0.5 s (--timeout)", Ended(None, None))]
-    no_message = Fault("crashed", "the worker sent something that is no message", Ended(None, None))
+    no_message = Fault("crashed", "the worker sent something that is not a message", Ended(None, None))
     assert heard[garbled] == ["one", no_message]
     no_result = Fault("crashed", "the worker ended without a result (exit code 3)", Ended(3, "no"))
     assert heard[failed] == ["two", no_result]

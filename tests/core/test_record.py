@@ -24,7 +24,7 @@ def changed(**fields):
         ('{"schema_version": "1"}', "not a tcbench record (no schema_version)"),
         ('{"schema_version": 1}', "not a valid record"),
         (changed(schema_version=99), "schema version 99 is newer than this tcbench reads"),
-        (changed(schema_version=0), "schema version 0 is not known"),
+        (changed(schema_version=0), "unknown schema version 0"),
         (changed(status="fine"), "not a valid record"),
         (changed(measurement=None), "a record that is ok needs a measurement"),
         (changed(status="failed"), "a record that is failed needs a reason"),

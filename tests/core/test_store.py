@@ -138,7 +138,9 @@ def test_text_of_other_editors_is_read_or_named(tmp_path):
     assert configs(path) == ["fp32", "fp32", "fp16"]
     for encoding in ("utf-16", "utf-16-le", "utf-16-be"):
         path.write_bytes(line().decode().encode(encoding))
-        with pytest.raises(StoreError, match=r"run\.jsonl: cannot be read \(UTF-16 text; `iconv -f UTF-16 -t UTF-8`"):
+        with pytest.raises(
+            StoreError, match=r"run\.jsonl: cannot be read \(UTF-16 text; convert it with `iconv -f UTF-16 -t UTF-8`"
+        ):
             store.read([path])
 
 
@@ -204,8 +206,8 @@ def test_a_file_that_goes_away_while_a_run_goes_on_is_written_again(tmp_path, fa
             records.append(written[1])
     assert error.value.exit_code == 3
     assert str(error.value) == (
-        f"{path}: the file was removed, renamed, replaced or changed while the run went on; all that was measured is "
-        f"kept in {rescued}; go on with --resume"
+        f"{path}: the file was removed, renamed, replaced or changed while the run went on; all records were "
+        f"saved to {rescued}; continue with --resume"
     )
     assert store.read([rescued]).records == tuple(written)
     assert store.latest(tmp_path, "machine", "cpu") == rescued
@@ -227,8 +229,8 @@ def test_a_record_that_the_file_does_not_take_any_more_is_kept_beside_it(tmp_pat
         monkeypatch.setattr(os, "ftruncate", refuse)
         records.append(written[1])
     assert str(raised.value) == (
-        f"{tmp_path}/run.jsonl: the file cannot be written any more ({os.strerror(error)}); all that was measured is "
-        f"kept in {tmp_path}/run-2.jsonl; go on with --resume"
+        f"{tmp_path}/run.jsonl: the file can no longer be written ({os.strerror(error)}); all records were "
+        f"saved to {tmp_path}/run-2.jsonl; continue with --resume"
     )
     assert store.read([tmp_path / "run-2.jsonl"]).records == tuple(written)
 
@@ -251,7 +253,7 @@ def test_what_is_rescued_follows_no_link_that_another_has_laid(tmp_path, tempora
     rescued = temporary / "run-2.jsonl"
     assert len(store.read([rescued]).records) == 1
     assert not (tmp_path / "victim").exists()
-    assert str(error.value).endswith(f"mkdir -p {folder} && mv {rescued} {folder}/, and then go on with --resume")
+    assert str(error.value).endswith(f"mkdir -p {folder} && mv {rescued} {folder}/, and then continue with --resume")
 
 
 def test_where_its_folder_cannot_be_made_again_either_it_goes_to_the_temporary_folder(tmp_path, monkeypatch, temporary):
@@ -261,7 +263,7 @@ def test_where_its_folder_cannot_be_made_again_either_it_goes_to_the_temporary_f
         shutil.rmtree(tmp_path / "here")
         records.append(factories.make_record())
     rescued = temporary / "run.jsonl"
-    assert f"all that was measured is kept in {rescued};" in str(error.value)
+    assert f"all records were saved to {rescued};" in str(error.value)
     assert len(store.read([rescued]).records) == 1
 
 
@@ -298,7 +300,7 @@ def test_runs_have_names_of_their_own_and_the_newest_is_latest(tmp_path):
 def test_an_empty_name_is_not_the_folder_one_stands_in(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "run.jsonl").write_bytes(line())
-    with pytest.raises(StoreError, match="'': no name of results; expected a file, a folder, or the id of a run"):
+    with pytest.raises(StoreError, match="'': an empty name; expected a file, a folder, or the id of a run"):
         store.resolve("", tmp_path)
     assert store.resolve(".", tmp_path).is_dir()
 
@@ -338,9 +340,9 @@ def test_a_new_run_takes_away_what_killed_ones_left_empty_and_nothing_else(tmp_p
 @pytest.mark.parametrize(
     ("changed", "reason"),
     [
-        ({"step_times_s": (1e-9,) * 10}, "its steps took 0.001 us: shorter than 10 us, nothing can be timed"),
-        ({"step_times_s": (0.001,) * 10}, "its steps took 1 ms, and their phases 100 ms: both cannot be"),
-        ({}, "its steps took 1 s by their clock and 50 s by the runner's"),
+        ({"step_times_s": (1e-9,) * 10}, "its steps took 0.001 us; nothing shorter than 10 us can be timed"),
+        ({"step_times_s": (0.001,) * 10}, "its steps took 1 ms, but their phases took 100 ms"),
+        ({}, "its steps took 1 s by the session's clock, but 50 s by tcbench's"),
     ],
 )
 def test_what_contradicts_itself_is_kept_and_not_judged(changed, reason):
@@ -350,7 +352,7 @@ def test_what_contradicts_itself_is_kept_and_not_judged(changed, reason):
     assert store.current([plausible]) == (plausible,)
     slow = msgspec.structs.replace(plausible, host=msgspec.structs.replace(host, elapsed_s=50.0))
     (seen,) = store.current([factories.remeasured(plausible, **changed) if changed else slow])
-    assert (seen.status, seen.reason, seen.measurement) == ("failed", f"not believed: {reason}", None)
+    assert (seen.status, seen.reason, seen.measurement) == ("failed", f"contradictory times: {reason}", None)
 
 
 def test_a_run_whose_name_lies_in_the_future_is_as_old_as_its_file(tmp_path):

@@ -86,7 +86,7 @@ def test_the_pages_steps_are_about_thirty_lines_long():
         (
             '"update": 2 * weights.size',
             '"update": -1',
-            r"flops: expected a number of 0 or more, or one by phase, got -1",
+            r"flops: expected a number of 0 or more, or one per phase, got -1",
         ),
     ],
     ids=["no such factory", "no session", "broken import", "raising phase", "no such phase", "less than none"],
@@ -105,5 +105,5 @@ def test_what_is_wrong_with_a_step_stands_in_one_line(tmp_path, old, new, messag
 def test_a_module_that_is_not_there_is_the_scenarios_error(tmp_path):
     result = run(tmp_path, None, "--dry-run")
     assert result.code == 2
-    assert re.search(r"my_step\.toml: .*no module 'my_step' in .*run where my_step\.py is", result.err)
+    assert re.search(r"my_step\.toml: .*no module 'my_step' in .*run in the folder of my_step\.py", result.err)
     assert result.err.strip().count("\n") == 0

@@ -38,7 +38,7 @@ def test_results_that_go_away_while_a_run_goes_on_are_kept_and_said(tmp_path, fa
     _, errors = process.communicate(timeout=600)
     assert process.returncode == 3, errors
     assert "the file was removed, renamed, replaced or changed while the run went on" in errors
-    file_kept = folder / re.search(r"all that was measured is kept in (\S+);", errors)[1]
+    file_kept = folder / re.search(r"all records were saved to (\S+);", errors)[1]
     assert (file_kept == file) == (fault not in ("the file is emptied", "the file is cut off"))
     assert len(faulty.lines(file_kept)) >= enough
     assert {status for *_, status in faulty.answers(file_kept)} == {"ok"}
@@ -57,7 +57,7 @@ def test_a_run_whose_own_folder_is_removed_keeps_what_was_measured(tmp_path):
     shutil.rmtree(folder)
     _, errors = process.communicate(timeout=600)
     assert process.returncode == 3, errors
-    file_kept = Path(re.search(r"all that was measured is kept in (\S+);", errors)[1])
+    file_kept = Path(re.search(r"all records were saved to (\S+);", errors)[1])
     assert file_kept.parent == tmp_path / "tmp"
     assert len(faulty.lines(file_kept)) >= 1
 

@@ -86,7 +86,7 @@ def test_a_process_of_ours_takes_no_module_from_the_current_directory(tmp_path):
 def test_a_word_that_cannot_be_true_is_a_crash_and_the_run_goes_on(last):
     records = run(f'case $(cat) in *batch_size\\":1,*) {send(last)};; *) {send(OK)};; esac', cells=2)
     assert [record.status for record in records] == ["crashed", "ok"]
-    assert records[0].reason == "the worker sent something that is no message"
+    assert records[0].reason == "the worker sent something that is not a message"
 
 
 def test_whoever_listens_cannot_end_a_run():
@@ -113,7 +113,7 @@ def test_the_worker_gets_the_cell_and_its_threads():
             "crashed",
             "the worker closed its pipe without a result",
         ),
-        (f"{send('junk')}; sleep 600", "crashed", "the worker sent something that is no message"),
+        (f"{send('junk')}; sleep 600", "crashed", "the worker sent something that is not a message"),
     ],
     ids=["failed", "oom", "exit 7", "exit 0", "killed", "crashed", "closed", "junk"],
 )

@@ -101,7 +101,7 @@ def test_what_unpacks_to_more_than_any_trace_is_left_unread(tmp_path, monkeypatc
         if read:
             assert perfetto.read(path) == (TIMELINE,)
         else:
-            with pytest.raises(TraceError, match=r"more than 1 MiB.*, which no trace of `tcbench profile` is"):
+            with pytest.raises(TraceError, match=r"more than 1 MiB.*, so it is not a trace"):
                 perfetto.read(path)
 
 
@@ -110,9 +110,9 @@ def damaged(data: bytes) -> dict[str, tuple[bytes, str]]:
     newer["otherData"]["tcbench"]["schema"] = 99
     foreign = {"traceEvents": [{"name": "x", "ph": "X", "pid": 4, "tid": 1, "ts": 0, "dur": 1}]}
     return {
-        "cut off": (data[: len(data) // 2], "cut off or damaged"),
-        "not JSON": (b"\x00\x01 nonsense", "not a whole trace"),
-        "half JSON": (gzip.decompress(data)[:-20], "not a whole trace"),
+        "cut off": (data[: len(data) // 2], "truncated or damaged"),
+        "not JSON": (b"\x00\x01 nonsense", "not a complete trace"),
+        "half JSON": (gzip.decompress(data)[:-20], "not a complete trace"),
         "a list": (b"[]", "not a trace that"),
         "foreign": (json.dumps(foreign).encode(), "not one that `tcbench profile` wrote"),
         "newer": (json.dumps(newer).encode(), "newer than this tcbench reads"),

@@ -71,7 +71,7 @@ def test_records_without_phase_times_say_so(tmp_path):
         ("empty.sqlite", b"", "the file is empty"),
         ("x.csv", b"a,b", "expected .json.gz"),
         ("x.jsonl", b"nonsense\n", "not JSON"),
-        ("x.sqlite", b"nonsense", "not a whole SQLite export"),
+        ("x.sqlite", b"nonsense", "not a complete SQLite export"),
     ],
 )
 def test_what_cannot_be_read_gets_one_clear_line(tmp_path, name, data, message):

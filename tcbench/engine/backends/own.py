@@ -76,7 +76,7 @@ class OwnStep(_UserBackend):
                 raise ScenarioError(f"backend '{self._name}': module '{module}' has no '{path}' (it has: {public})")
             factory = getattr(factory, part)
         if not callable(factory):
-            raise ScenarioError(f"backend '{self._name}': '{path}' is no function; expected one from Cell to Session")
+            raise ScenarioError(f"backend '{self._name}': '{path}' is not a function from Cell to Session")
         return checked_session(factory(cell), self._name)
 
     def _module(self) -> Any:
@@ -108,7 +108,9 @@ class RegisteredBackend(_UserBackend):
             raise ScenarioError(f"backend '{point.name}' ({point.value}) cannot be imported: {reason}") from error
         self._open = getattr(registered, "open_session", registered)
         if not callable(self._open):
-            raise ScenarioError(f"backend '{point.name}' ({point.value}): expected a factory, or open_session in it")
+            raise ScenarioError(
+                f"backend '{point.name}' ({point.value}): expected a factory, or a module with open_session"
+            )
         self.RUNGS = getattr(registered, "RUNGS", FreeRungs(point.name))
         self.DEVICES = getattr(registered, "DEVICES", OwnStep.DEVICES)
         self.PACKAGES = tuple(getattr(registered, "PACKAGES", ()))
@@ -126,7 +128,7 @@ def problem(name: str) -> str | None:
     if module not in sys.modules and _spec(module) is None:
         return (
             f"backend '{name}': no module '{module}' in {Path.cwd()}, and none is installed; "
-            f"run where {module.replace('.', '/')}.py is"
+            f"run in the folder of {module.replace('.', '/')}.py"
         )
     reason = _hidden_module_error(module)
     return None if reason is None else f"backend '{name}': {reason}"
@@ -141,7 +143,7 @@ def _hidden_module_error(module: str) -> str | None:
         return None
     if Path(spec.origin).resolve() == Path(local.origin).resolve():
         return None
-    remedy = "rename it" if top in sys.stdlib_module_names else "PYTHONPATH=. puts this folder first"
+    remedy = "rename it" if top in sys.stdlib_module_names else "set PYTHONPATH=. to put this folder first"
     return f"{local.origin} is hidden by the installed module {spec.origin}: {remedy}"
 
 
@@ -160,13 +162,13 @@ def checked_session(session: Any, name: str) -> Session:
             )
     phases = tuple(session.phases)
     if not phases:
-        raise ScenarioError(f"backend '{name}': its session has no phases; expected one at least")
+        raise ScenarioError(f"backend '{name}': its session has no phases; expected at least one")
     for phase in phases:
         if not isinstance(phase, Phase) or not callable(phase.run):
             raise ScenarioError(f"backend '{name}': expected phases to be tcbench.engine.session.Phase, got {phase!r}")
     duplicate = _first_duplicate([phase.name for phase in phases])
     if duplicate is not None:
-        raise ScenarioError(f"backend '{name}': two phases are named '{duplicate}'; expected names that differ")
+        raise ScenarioError(f"backend '{name}': two phases are named '{duplicate}'; expected different names")
     for attribute in ("mark", "read", "of"):
         if not hasattr(session.clock, attribute):
             raise ScenarioError(

@@ -96,7 +96,7 @@ class BaseSession:
             if self.n_parameters != (expected := network.parameters(cell.n_classes)):
                 raise TrainingError(
                     f"the backend '{cell.backend}' built {network.name or cell.model} with {self.n_parameters:,} "
-                    f"parameters, expected the {expected:,} of its stages: what builds it must use all their fields"
+                    f"parameters, expected the {expected:,} of its stages: use all fields of the stages to build it"
                 )
             self.phases: tuple[Phase, ...] = self.fold("step", self.step.phases())
             self._exit = stack.pop_all()

@@ -39,7 +39,7 @@ class Step:
                 if name and name not in names:
                     raise ScenarioError(f"{unit}: no phase '{name}'; expected some of {', '.join(sorted(names))}")
                 if not _is_work(amount):
-                    raise ScenarioError(f"{unit}: expected a number of 0 or more, or one by phase, got {amount!r}")
+                    raise ScenarioError(f"{unit}: expected a number of 0 or more, or one per phase, got {amount!r}")
 
     @property
     def _declared(self) -> tuple[DeclaredWork, ...]:
@@ -55,7 +55,7 @@ class Step:
         """Return the facts of a record. Reads the loss, which may wait for the device."""
         peak = self.peak_memory()
         if not isinstance(peak, tuple) or len(peak) != 2:
-            raise ScenarioError(f"peak_memory: expected bytes and whose they are, such as (5, 'process'), got {peak!r}")
+            raise ScenarioError(f"peak_memory: expected bytes and their owner, such as (5, 'process'), got {peak!r}")
         return Facts(
             loss=float(self.loss()),
             peak_memory_bytes=peak[0],

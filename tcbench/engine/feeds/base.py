@@ -116,6 +116,6 @@ def image_error(path: Path | str, reason: object) -> DataError:
     """Return the error for an image file that cannot be read or decoded."""
     name = printable(str(path))
     if isinstance(reason, OSError) and reason.strerror:
-        return DataError(f"image {name} cannot be read ({reason.strerror}): bring it back, or run again without it")
+        return DataError(f"image {name} cannot be read ({reason.strerror}): restore it, or run again without it")
     detail = " ".join(str(reason).split())
-    return DataError(f"image {name} cannot be decoded ({detail}): replace it by a whole JPEG, or remove it")
+    return DataError(f"image {name} cannot be decoded ({detail}): replace it with an intact JPEG, or remove it")

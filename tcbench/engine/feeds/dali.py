@@ -186,7 +186,7 @@ class DaliFeed(Feed):
         if mentioned:  # Pillow can decode it, DALI cannot.
             return image_error(max(mentioned, key=lambda path: len(str(path))), "DALI refuses it")
         return DataError(
-            f"DALI cannot read an image under {self._images.root}, and does not say which: {_reason(message)}"
+            f"DALI cannot read an image under {self._images.root}, and does not name it: {_reason(message)}"
         )
 
 

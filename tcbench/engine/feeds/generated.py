@@ -122,7 +122,9 @@ def _cannot_write(root: Path, error: OSError) -> DataError:
     """Return the error for a set that cannot be written."""
     remedy = "set TCBENCH_CACHE to a folder that can be written, or use '--data PATH' or '--data synthetic'"
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return DataError(f"the disk is full: the generated images need about 60 MB at {root}; free some, {remedy}")
+        return DataError(
+            f"the disk is full: the generated images need about 60 MB at {root}; free some space, {remedy}"
+        )
     return DataError(f"cannot write the generated images at {root} ({error.strerror or error}): {remedy}")
 
 
@@ -131,7 +133,7 @@ def _check_replaceable(root: Path) -> None:
     if root == generated_root() or not root.exists() or read_manifest(root) is not None:
         return
     if not root.is_dir() or any(root.iterdir()):
-        raise DataError(f"{root} holds something else than a generated set: name a new folder, or remove it first")
+        raise DataError(f"{root} is not a generated set: name a new folder, or remove this one first")
 
 
 def _identity(root: Path) -> tuple[int, int] | None:

@@ -11,7 +11,7 @@ MAX_PIXELS = 89_478_485
 """The most pixels of an image; above it Pillow warns of a decompression bomb."""
 MAX_ASPECT = 100
 """The highest ratio of the longer side to the shorter one, which is scaled to a fixed size."""
-EXPECTED = f"a JPEG or PNG of 8 bits a channel and at most {MAX_PIXELS / 1e6:.0f} megapixels"
+EXPECTED = f"a JPEG or PNG with 8 bits per channel and at most {MAX_PIXELS / 1e6:.0f} megapixels"
 
 _BLOCK_BYTES = 4096
 _FORMATS = {
@@ -43,7 +43,7 @@ def refusal(path: str) -> str | None:
         os.close(file)
     if not head:
         return "is empty"
-    return "is " + next((kind for magic, kind in _FORMATS.items() if head.startswith(magic)), "no image")
+    return "is " + next((kind for magic, kind in _FORMATS.items() if head.startswith(magic)), "not an image")
 
 
 def _jpeg(file: int, head: bytes) -> str | None:
@@ -54,7 +54,7 @@ def _jpeg(file: int, head: bytes) -> str | None:
             start, head = offset, os.pread(file, _BLOCK_BYTES, offset)
         segment = head[offset - start : offset - start + 10]
         if len(segment) < 10 or segment[0] != 0xFF:
-            return "is broken in its header"
+            return "has a broken header"
         code = segment[1]
         if code in _FRAMES:
             break
@@ -63,21 +63,21 @@ def _jpeg(file: int, head: bytes) -> str | None:
             continue
         length = int.from_bytes(segment[2:4], "big")
         if length < 2 or code < 0xC4 or 0xD0 <= code <= 0xDA:
-            return "is broken in its header"
+            return "has a broken header"
         adobe = adobe or (code == 0xEE and segment[4:9] == b"Adobe")
         offset += 2 + length
     if code > 0xC2:
-        return "is a JPEG of a rare kind (lossless, hierarchical or arithmetic coding)"
+        return "is a JPEG of an unsupported kind (lossless, hierarchical or arithmetic coding)"
     bits, channels = segment[4], segment[9]
     if channels not in (1, 3, 4) or (channels == 4 and not adobe):
-        return f"is a JPEG of {channels} channels" + (" without Adobe's marker" if channels == 4 else "")
+        return f"is a JPEG with {channels} channels" + (" without Adobe's marker" if channels == 4 else "")
     return _size("JPEG", bits, int.from_bytes(segment[7:9], "big"), int.from_bytes(segment[5:7], "big"))
 
 
 def _png(head: bytes) -> str | None:
     """Check a PNG by its first chunk (PNG specification, 11.2.1)."""
     if len(head) < 33 or head[12:16] != b"IHDR":
-        return "is broken in its header"
+        return "has a broken header"
     return _size("PNG", head[24], int.from_bytes(head[16:20], "big"), int.from_bytes(head[20:24], "big"))
 
 
@@ -98,7 +98,7 @@ def _damage(path: str) -> str | None:
 def _size(kind: str, bits: int, width: int, height: int) -> str | None:
     """Check the bits per channel and the size of an image."""
     if bits != 8:
-        return f"is a {kind} of {bits} bits a channel"
+        return f"is a {kind} with {bits} bits per channel"
     shorter, longer = sorted((width, height))
     if not shorter or width * height > MAX_PIXELS:
         return f"is a {kind} of {width}x{height} pixels"

@@ -59,7 +59,7 @@ class OpenCVFeed(Feed):
         except cv2.error as error:
             raise image_error(path, error) from error
         if image is None:
-            raise image_error(path, "OpenCV knows no such image format")
+            raise image_error(path, "OpenCV does not support this image format")
         height, width = scaled_shape(image.shape[0], image.shape[1], self._spec.image_size)
         # OpenCV's linear resize does not antialias; INTER_AREA comes nearest to Pillow and DALI.
         smaller = height <= image.shape[0]

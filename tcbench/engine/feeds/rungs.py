@@ -19,7 +19,7 @@ class OpenCvInput(Rung):
     """Input decoded by OpenCV."""
 
     name = "opencv"
-    says = "input decoded by OpenCV in place of Pillow"
+    says = "input decoded by OpenCV instead of Pillow"
     requires = Requires(packages=(Package("cv2", "uv sync --extra opencv"),))
     conflicts = frozenset({"dali"})
     parity = Parity("input", pixels=3.0)

@@ -247,7 +247,9 @@ def run_block(
         step_over()
     times_s = _read(clock)
     if len(times_s) != steps * (len(phases) if by_phase else 1):
-        raise ClockError(f"the clock tells {len(times_s)} times of {steps} steps; expected one between any two marks")
+        raise ClockError(
+            f"the clock returned {len(times_s)} times for {steps} steps; expected one between any two marks"
+        )
     if not by_phase:
         return TimedBlock(tuple(map(_positive, times_s)))
     phases_s = tuple(times_s[place :: len(phases)] for place in range(len(phases)))

@@ -244,7 +244,7 @@ def answers(cells: Sequence[Cell]) -> Iterator[StepTimeOrReason]:
             yield " ".join(str(error).split())
         except MemoryError:
             yield (
-                f"batch size {cell.batch_size} does not fit into this machine's memory; expected fewer images (--bs) "
+                f"batch size {cell.batch_size} does not fit into this machine's memory; use fewer images (--bs) "
                 "or smaller ones (--image-size)"
             )
 

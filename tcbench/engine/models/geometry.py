@@ -129,14 +129,14 @@ def build(stage: Stage, makers: Mapping[type[Stage], Callable[..., Built]], read
     the message."""
     maker = next((maker for kind, maker in makers.items() if isinstance(stage, kind)), None)
     if maker is None:
-        raise SelectionError(f"{reader} builds no {type(stage).__name__}: expected one of its makers to take {stage}")
+        raise SelectionError(f"{reader} does not support {type(stage).__name__}: add a function that builds {stage}")
     values = dict(vars(stage))
     for name in values.keys() - _parameters(maker):
         default = next(field.default for field in dataclasses.fields(stage) if field.name == name)
         if values.pop(name) != default:
             where = getattr(maker, "func", maker).__module__
             raise SelectionError(
-                f"{reader} does not read '{name}' of {stage}: expected its maker in {where} to take it"
+                f"{reader} does not use '{name}' of {stage}: add this parameter to its function in {where}"
             )
     return maker(*place, **values)
 

@@ -162,7 +162,7 @@ def test_a_worker_that_speaks_no_protocol_is_a_record_and_never_a_hang(project, 
     )
     dies = f"""[ "$2" = -m ] && exec {sys.executable} -c 'raise KeyError("rungs")' """
     for name, body, message in (
-        ("talks", talks, "the worker sent something that is no message"),
+        ("talks", talks, "the worker sent something that is not a message"),
         ("dies", dies, "the worker ended without a result (exit code 1): KeyError: 'rungs'"),
     ):
         python = projects.interpreter(tmp_path / name, body)

@@ -121,7 +121,7 @@ def test_a_worker_that_dies_talks_nonsense_or_takes_too_long_is_a_run_that_faile
         return last.run.reason
 
     assert reason("raise SystemExit('no luck')").endswith("(exit code 1): no luck")
-    assert reason("os.write(p, b'{}\\n'); time.sleep(20)") == "the worker sent something that is no message"
+    assert reason("os.write(p, b'{}\\n'); time.sleep(20)") == "the worker sent something that is not a message"
     assert reason("time.sleep(60)", 0.5) == "no result after 0.5 s (--timeout)"
 
 
@@ -156,12 +156,12 @@ def test_what_is_no_document_is_refused_by_name(tmp_path):
         (lambda v: v.update(static_scale=-2), "static_scale -2: expected a power of two"),
         (lambda v: v.update(static_scale=1000), "static_scale 1000: expected a power of two"),
         (lambda v: v["setting"].update(test_images=0), "setting.test_images 0: expected a number above 0"),
-        (lambda v: v.update(runs=[]), "runs: there is none"),
-        (lambda v: v["runs"].append(v["runs"][0]), "fp32, seed 0: twice"),
+        (lambda v: v.update(runs=[]), "runs: expected at least one"),
+        (lambda v: v["runs"].append(v["runs"][0]), "fp32, seed 0: listed twice"),
         (lambda v: v["runs"][0].update(technique="fp8"), "technique 'fp8': expected one of fp32, neither"),
-        (lambda v: v["runs"][0].update(test_loss=None), "fp32, seed 0 is ok: expected losses, a test loss"),
-        (lambda v: v["runs"][0].update(accuracy=1.5), "fp32, seed 0 is ok: expected losses, a test loss"),
-        (lambda v: v["runs"][0].update(losses=[]), "fp32, seed 0 is ok: expected losses"),
+        (lambda v: v["runs"][0].update(test_loss=None), "fp32, seed 0, status ok: expected losses, a test loss"),
+        (lambda v: v["runs"][0].update(accuracy=1.5), "fp32, seed 0, status ok: expected losses, a test loss"),
+        (lambda v: v["runs"][0].update(losses=[]), "fp32, seed 0, status ok: expected losses"),
         (lambda v: v["runs"][0].update(last_scale=0), "fp32, seed 0: expected loss scales above 0"),
         (
             lambda v: v["gradients"]["layers"][0]["magnitudes"].update(powers=[1]),

@@ -85,7 +85,7 @@ def test_a_folder_with_an_image_that_not_every_feed_takes_is_refused_before_any_
     (tmp_path / "data" / "a" / "good.jpg").write_bytes(odd_images.accepted()["plain"])
     (tmp_path / "data" / "a" / "bad.jpg").write_bytes(odd_images.refused()["gif"][0])
     done = ended(tmp_path, "run", "cpu", "--device", "cpu", "--bs", "4", "--data", "data", code=2)
-    assert "a/bad.jpg is a GIF, expected a JPEG or PNG of 8 bits a channel" in done.err
+    assert "a/bad.jpg is a GIF, expected a JPEG or PNG with 8 bits per channel" in done.err
     assert len(done.err.strip().splitlines()) == 1
     assert not (tmp_path / "results").exists()
 

@@ -113,7 +113,7 @@ def test_a_nested_factory_is_called_with_the_cell(tmp_path, monkeypatch):
     assert set(backend.DEVICES) == {"cpu", "cuda"}
     with pytest.raises(ScenarioError, match=r"module 'nested_step' has no 'make' \(it has: Maker\)"):
         backends.backend("nested_step:make").open_session(factories.make_cell())
-    with pytest.raises(ScenarioError, match="'number' is no function"):
+    with pytest.raises(ScenarioError, match="'number' is not a function"):
         backends.backend("nested_step:number").open_session(factories.make_cell())
 
 

@@ -328,7 +328,7 @@ def test_generating_replaces_an_earlier_set(cache: Path) -> None:
 def test_generating_never_replaces_anything_else(tmp_path: Path) -> None:
     photo = tmp_path / "mine" / "holiday" / "a.jpg"
     _touch(photo)
-    with pytest.raises(DataError, match="holds something else"):
+    with pytest.raises(DataError, match="is not a generated set"):
         generate(tmp_path / "mine", n_files=1, workers=1)
     assert photo.read_bytes() == b"x"
 

@@ -198,7 +198,7 @@ def test_a_clock_that_stands_still_or_runs_backwards_fails_the_trial(monkeypatch
 
 def test_a_clock_that_was_not_asked_between_phases_fails_the_trial(monkeypatch):
     monkeypatch.setattr(FakeClock, "read", lambda clock: (1.0,))
-    with pytest.raises(loop.ClockError, match="tells 1 times of 1 steps; expected one between any two marks"):
+    with pytest.raises(loop.ClockError, match="returned 1 times for 1 steps; expected one between any two marks"):
         loop.measure(FakeSession(), SETTINGS)
 
 

@@ -199,7 +199,7 @@ def test_a_feed_of_images_is_timed(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
         (ImportError("No module named 'cv2'"), "No module named 'cv2'"),
         (
             MemoryError("Unable to allocate 1 TiB"),
-            "batch size 3 does not fit into this machine's memory; expected fewer images (--bs) or smaller ones "
+            "batch size 3 does not fit into this machine's memory; use fewer images (--bs) or smaller ones "
             "(--image-size)",
         ),
     ],

@@ -69,7 +69,7 @@ def test_a_model_that_is_dropped_in_is_known(tmp_path, monkeypatch):
     assert set(models._all()) == {*MODELS, "thin"}
     (tmp_path / "again.py").write_text("from dropped_in import MODELS\n")
     monkeypatch.syspath_prepend(tmp_path)
-    with pytest.raises(ValueError, match="'thin' is the name of several"):
+    with pytest.raises(ValueError, match="several definitions have the name 'thin'"):
         models._all()
 
 

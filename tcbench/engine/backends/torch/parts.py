@@ -81,5 +81,5 @@ class TorchOptimizer:
         if self._loss_scale is not None and self._scaler.get_scale() < self._loss_scale:
             raise TrainingError(
                 f"gradients overflowed float16 with loss_scale {self._loss_scale:g}: "
-                "expected a smaller train.loss_scale in the scenario"
+                "lower train.loss_scale in the scenario"
             )

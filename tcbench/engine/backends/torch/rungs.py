@@ -59,7 +59,7 @@ class Compile(Rung):
     The first step takes minutes on a CPU; PyTorch caches the compiled code."""
 
     name = "compile"
-    says = "generated kernels for what lies between convolutions (torch.compile)"
+    says = "generated kernels for the operations between convolutions (torch.compile)"
     requires = Requires(
         packages=(
             _Compiler("g++", "apt-get install g++"),
@@ -82,8 +82,8 @@ class TorchCudaGraph(Rung):
     says = "the whole step captured as a CUDA graph and replayed"
     requires = Requires(
         devices=frozenset({"cuda"}),
-        rungs=(Needs("fused_optimizer", when="fp16", why="any other waits for the GradScaler's word on overflow"),),
-        alone="NCCL waits for ever at the end of a process group whose all-reduce is in a captured graph",
+        rungs=(Needs("fused_optimizer", when="fp16", why="others wait until the GradScaler has checked for overflow"),),
+        alone="NCCL hangs when it closes a process group whose all-reduce is in a captured graph",
     )
     parity = EXACT
     source = "PyTorch documentation, CUDA semantics: CUDA Graphs, whole-network capture"

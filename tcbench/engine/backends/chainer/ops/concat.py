@@ -21,7 +21,7 @@ class Concatenation(ForwardNode):
         shapes = {(*x.shape[: self.axis], *x.shape[self.axis + 1 :]) for x in inputs}
         if len(shapes) > 1 or any(x.ndim != 4 or x.dtype != first.dtype for x in inputs):
             got = ", ".join(f"{x.shape} {x.dtype}" for x in inputs)
-            raise ValueError(f"concatenate: expected one dtype, and one shape but for axis {self.axis}, got {got}")
+            raise ValueError(f"concatenate: expected one dtype, and one shape except for axis {self.axis}, got {got}")
         self.shapes = [x.shape for x in inputs]
         channels = sum(shape[self.axis] for shape in self.shapes)
         y = accelerator.empty((*first.shape[: self.axis], channels, *first.shape[self.axis + 1 :]), first.dtype)

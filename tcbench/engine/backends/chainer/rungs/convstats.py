@@ -12,13 +12,13 @@ class ConvStats(Rung):
     """Batch statistics computed by the convolution."""
 
     name = "convstats"
-    says = "batch statistics from the convolution: batch norm reads its input once less"
+    says = "batch statistics from the convolution: batch norm skips one read"
     requires = Requires(
         compute_capability=(8, 0),
         rungs=(
             Needs("fp16", why="cuDNN fuses statistics into float16 convolutions only"),
             Needs("nhwc", why="cuDNN fuses statistics into NHWC convolutions only"),
-            Needs("fused", why="what follows the convolution becomes one pass"),
+            Needs("fused", why="the operations after the convolution become one pass"),
         ),
     )
     parity = Parity("tolerance", float16=Tolerance(1e-2, 0.3, 0.15, 0.01))

@@ -13,12 +13,12 @@ class DoubleBuffering(Rung):
     """Gradients that are applied one step late."""
 
     name = "double_buffering"
-    says = "gradients applied one step late, reduced beside the next step"
+    says = "gradients applied one step late, reduced during the next step"
     requires = Requires(rungs=(Needs("flat_allreduce", why="gradients wait for their all-reduce in a buffer"),))
     conflicts: ClassVar = {
         "overlap": "both hide the same all-reduce",
         "dynamic_scale": "the scale may have changed when a step's gradients are divided by it",
-        "cuda_graph": "a graph ends with its step, an all-reduce under way does not",
+        "cuda_graph": "a graph ends with its step, but the all-reduce is still running",
     }
     parity = EXACT_ALONE
     source = "ChainerMN documentation, create_multi_node_optimizer: double_buffering"

@@ -13,7 +13,7 @@ class DynamicScale(Rung):
     """A loss scale that adapts to overflows."""
 
     name = "dynamic_scale"
-    says = "a loss scale that halves on overflow and grows while there is none"
+    says = "a loss scale that halves on overflow and grows otherwise"
     requires = Requires(
         rungs=(
             Needs("fp16", why="float32 gradients do not need a loss scale"),

@@ -13,7 +13,9 @@ class Fp16Allreduce(Rung):
 
     name = "fp16_allreduce"
     says = "gradients sent in 16 bits"
-    requires = Requires(rungs=(Needs("flat_allreduce", why="gradients become 16 bits as they are packed"),))
+    requires = Requires(
+        rungs=(Needs("flat_allreduce", why="gradients are converted to 16 bits when they are packed into its buffer"),)
+    )
     parity = EXACT_ALONE
     source = "T. Akiba et al., Extremely Large Minibatch SGD, 2017, section 3.2"
 

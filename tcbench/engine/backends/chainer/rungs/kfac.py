@@ -16,12 +16,12 @@ class Kfac(Rung):
     name = "kfac"
     says = "second order: gradients divided by Kronecker-factored curvature"
     conflicts: ClassVar = {
-        "fp16": "its factors are made of float32 activations and gradients",
-        "bf16": "its factors are made of float32 activations and gradients",
-        "static_graph": "a replayed graph hands over no layer's input and gradient",
+        "fp16": "its factors are computed from float32 activations and gradients",
+        "bf16": "its factors are computed from float32 activations and gradients",
+        "static_graph": "a replayed graph does not expose the inputs and gradients of layers",
         "cuda_graph": "cuSOLVER's calls cannot be captured",
         "double_buffering": "a gradient would be divided by the curvature at weights that are one step newer",
-        "fp16_allreduce": "a gradient that is divided by its curvature may leave float16's range",
+        "fp16_allreduce": "gradients divided by curvature can exceed float16's range",
     }
     parity = Parity("other", float32=Tolerance(0.1, 0.4, 0.01))
     shows: ClassVar = {"gradients": "divided by curvature"}

@@ -15,8 +15,8 @@ class Overlap(Rung):
     says = "gradients reduced in buckets while backward runs"
     requires = Requires(rungs=(Needs("flat_allreduce", why="a bucket is a part of its buffer"),))
     conflicts: ClassVar = {
-        "static_graph": "a recorded backward pass gives all gradients at its end",
-        "cuda_graph": "untried: NCCL on a second stream in a captured step",
+        "static_graph": "a recorded backward pass returns all gradients at its end",
+        "cuda_graph": "not tested: NCCL on a second stream in a captured step",
     }
     parity = EXACT_ALONE
     source = "S. Li et al., PyTorch Distributed: Experiences on Accelerating Data Parallel Training, 2020, section 3.2"
