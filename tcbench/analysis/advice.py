@@ -1,7 +1,7 @@
 """The rung that would help against a bottleneck, and the expected gain. Pure functions.
 
-Measurements take precedence over the model. If a config in the same results adds rungs and is surely faster, it is the
-next one to try; if it is not, it is never advised. For configs that were not run, the step-time model
+Measurements take precedence over the model. If a config in the same results adds rungs and is significantly faster, it
+is the next one to try; if it is not, it is never advised. For configs that were not run, the step-time model
 (`tcbench.core.step_time`) gives an expected rate if it knows both configs. Otherwise a rung that acts on the bottleneck
 is named without a figure. The model is used for the ratio of two steps on one machine; the measured step gives the
 scale, so that slowdowns the model does not know affect both. docs/method.md lists the errors.
@@ -117,12 +117,12 @@ class Gain:
 
     @property
     def slower(self) -> bool:
-        """Whether it was tried for its speed and is surely slower."""
+        """Whether it was tried for its speed and is significantly slower."""
         return self.ratio is not None and self.ratio.high < 1 and not SLOWER_ON_PURPOSE & set(self.added)
 
     @property
     def may_help(self) -> bool:
-        """Whether it was tried for its speed and was faster, but not surely."""
+        """Whether it was tried for its speed and was faster, but not significantly."""
         ratio = self.ratio
         return ratio is not None and ratio.low <= 1 < ratio.value and not SLOWER_ON_PURPOSE & set(self.added)
 
@@ -159,6 +159,8 @@ def candidates(
             configs.setdefault(frozenset(config), (config, ""))
 
     def gain(config: tuple[str, ...], evidence: str) -> Gain:
+        """Return a candidate config, and whether it would help: by its measured ratio, else by its predicted rate, else
+        because its rungs act on the bottleneck."""
         added = tuple(rung for rung in config if rung not in rungs)
         removed = () if added else tuple(rung for rung in rungs if rung not in config)
         rate, (images_per_s, ratio) = expected(config), measured.get(frozenset(config), (None, None))

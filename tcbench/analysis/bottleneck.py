@@ -77,11 +77,11 @@ class StageNeeds:
 
     @property
     def verdict(self) -> BoundVerdict:
-        """The stage that needs the most time, or `balanced` if the second needs nearly as much.
+        """The longest stage, or `balanced` if the second needs nearly as much time.
 
-        On a CPU only an overlapped input runs in parallel with the host, so input and computation are compared even if
-        they take turns: `host-bound` then means that computing takes most of the step. The same holds for the
-        all-reduce on any device: `network-bound` means that ranks spend more of a step on it than on anything else.
+        Stages are compared as if they ran in parallel. With a GPU, input that the host makes and the host's other work
+        are one stage, named after the larger of the two. On a CPU, and for the all-reduce, stages may in fact run one
+        after the other; the verdict then names the one that takes the largest share of a step.
         """
         stages: list[tuple[float, BoundVerdict]] = [(self.input_s or 0.0, "input-bound"), (self.host_s, "host-bound")]
         if self.gpu_s is not None and not self.overlapped:
@@ -201,8 +201,7 @@ class Bottleneck:
 
     @property
     def unsteady(self) -> bool:
-        """Whether the verdict rests on one trial whose mean step is dominated by a few long steps: another trial may
-        differ."""
+        """Whether the verdict rests on a single trial whose mean is dominated by a few long steps."""
         return self.median_step_s is not None and self.step_s > UNSTEADY * self.median_step_s
 
     @property

@@ -171,14 +171,15 @@ class _SettingCells:
     """The cells of a setting by config and batch size, and the rungs that its processor is known to emulate."""
 
     cells: Mapping[tuple[str, int], _Measured]
-    lacking: frozenset[str] = frozenset()
+    emulated_rungs: frozenset[str] = frozenset()
 
     def emulated(self, side: ClaimSide, cell: _Measured | None) -> tuple[str, ...]:
-        """Return the rungs of a side that the processor emulates, according to its trials or, without trials, to what
-        is known of the machine."""
+        """Return the rungs of one side of a claim that the processor emulates.
+
+        They are recorded in `cell`. For a config that was not measured (None), they are those in `emulated_rungs`."""
         if cell:
             return cell.emulated
-        return tuple(rung for rung in side.config.rstrip("*").split("+") if rung in self.lacking)
+        return tuple(rung for rung in side.config.rstrip("*").split("+") if rung in self.emulated_rungs)
 
 
 def _by_setting(records: Iterable[Record]) -> dict[Setting, dict[tuple[str, int], _Measured]]:
@@ -244,6 +245,8 @@ def by_timelines(bottlenecks: Iterable[Bottleneck]) -> EvidenceSource:
     kernels = {b.label: b.device.kernels_per_step for b in bottlenecks if b.device is not None}
 
     def by_kernels(claim: Claim) -> Evidence | None:
+        """Return the finding on a claim about the number of kernels; None for other claims or without both
+        timelines."""
         if claim.relation != "fewer kernels" or claim.right is None:
             return None
         says, fewer = [], []
@@ -381,7 +384,7 @@ def _more_trials(claim: Claim, ratio: Interval, left: SampleStats, right: Sample
     too.
     """
     included = [limit for limit in (claim.least, claim.most) if limit is not None and ratio.holds(limit)]
-    # With threshold 0 the rule asks whether the ratio is surely above or below 1, which stands for the limit.
+    # With threshold 0 the rule asks whether the ratio is significantly above or below 1, which stands for the limit.
     rule = Rule(threshold=0.0, level=0.025, change_level=0.025)
     estimates = [Estimate(left, replace(right, mean=right.mean + math.log(limit))) for limit in included]
     needed = [rule.more_trials(estimate) for estimate in estimates]

@@ -256,9 +256,10 @@ class CellComparison:
     - `why`: the reason for a verdict that does not follow from the ratio.
     - `more_trials`: how many more trials per side would decide an inconclusive cell (None: no sensible number).
     - `held_back`: the interval that keeps it inconclusive, if `ratio` does not show why.
-    - `slower_at_median`: the ratio at the median step, if that is surely a loss and the verdict is inconclusive.
+    - `slower_at_median`: the ratio at the median step, if that is significantly below 1 and the verdict is
+      inconclusive.
     - `phases`: by the `clock` that fills the step, judged by `phase_trials`.
-    - `culprit`: the phase that causes a loss of throughput; None if no phase surely grew.
+    - `culprit`: the phase that causes a loss of throughput; None if no phase grew significantly.
     - `other_kernels`: by phase, the kinds of work for which the two sides used different kernels.
     """
 
@@ -287,18 +288,19 @@ class CellComparison:
 
     @property
     def slower_phases(self) -> tuple[PhaseChange, ...]:
-        """The phases that are surely slower although the cell is not called slower."""
+        """The phases that are significantly slower although the cell is not called slower."""
         judged = self.verdict in ("pass", "improved", "inconclusive")
         return tuple(p for p in self.phases if judged and p.decision in ("slower", "unsettled", "moved"))
 
     @property
     def moved(self) -> bool:
-        """Whether work moved: one phase is surely slower and another surely faster, in a cell that is not slower."""
+        """Whether work moved: one phase is significantly slower and another significantly faster, in a cell that is not
+        slower."""
         return any(phase.decision == "moved" for phase in self.slower_phases)
 
     @property
     def grew_by_kernels(self) -> bool:
-        """Whether some phase surely grew, and all that did ran different kernels on the two sides."""
+        """Whether some phase grew significantly, and all that did ran different kernels on the two sides."""
         slower_names = {phase.name for phase in self.phases if phase.change_s.low > 0}
         return bool(slower_names) and slower_names <= self.other_kernels.keys()
 
@@ -378,7 +380,7 @@ class Comparison:
 
     @property
     def unsettled(self) -> bool:
-        """Whether nothing was shown: no cell fails, and none is surely not slower."""
+        """Whether nothing was shown: no cell fails, and none is confirmed not to be slower."""
         return not self.failing and not any(cell.verdict in ("pass", "improved") for cell in self.cells)
 
     @property
@@ -494,7 +496,7 @@ def _draft(before: Trials | None, after: Trials | None, metric: Metric, in_turns
             estimate = rounds.estimate if in_turns else welch.estimate
             pair = replace(pair, at_median=estimate(after.rates_at_median, before.rates_at_median))
         pair = replace(_attributed(pair, before, after, in_turns), other_kernels=other_kernels(before, after))
-    why = _breaks(before.records, after.records)
+    why = _failure_reason(before.records, after.records)
     return replace(pair, verdict="changed status", failing=True, why=why, more_trials=None) if why else pair
 
 
@@ -507,11 +509,11 @@ def _by_status(pair: CellComparison, base: Side, current: Side) -> CellCompariso
     return replace(pair, verdict="changed status", failing=base.status == "ok", why=why)
 
 
-def _breaks(before: Sequence[Record], after: Sequence[Record]) -> str | None:
-    """Return why the current side broke although some of its trials succeeded, or None.
+def _failure_reason(before: Sequence[Record], after: Sequence[Record]) -> str | None:
+    """Return how trials of the current side failed although others succeeded, or None.
 
-    It broke if trials ended in a failure that no trial of the base had. A single crash or timeout may be an accident
-    and does not count.
+    None if any trial of the base failed in any way, or if the only failure is a single crash or timeout, which may be
+    an accident.
     """
     if any(record.status in (*_BROKEN, *ACCIDENTS) for record in before):
         return None
@@ -592,7 +594,7 @@ def phase_trials(before: Trials, after: Trials, step_s: float, by_round: bool) -
 
 
 def _attributed(pair: CellComparison, before: Trials, after: Trials, in_turns: bool) -> CellComparison:
-    """Return the pair with the changes of its phases, and with the phase that grew most, if any surely grew."""
+    """Return the pair with the changes of its phases, and with the phase that grew most, if one grew significantly."""
     clock: ClockName = "device" if before.fills_device and after.fills_device else "host"
     current_times = after.phase_times(clock)
     difference, changes = rounds.difference if in_turns else welch.difference, []
@@ -610,13 +612,13 @@ def _attributed(pair: CellComparison, before: Trials, after: Trials, in_turns: b
 
 
 def _grown_most(changes: Iterable[PhaseChange]) -> PhaseChange | None:
-    """Return the phase that grew most among those that surely grew, or None."""
+    """Return the phase that grew most among those that grew significantly, or None."""
     grown = [change for change in changes if change.change_s.low > 0]
     return max(grown, key=lambda change: change.change_s.value, default=None)
 
 
 def _with_phase_verdicts(cell: CellComparison, judged: Mapping[str, PhaseVerdict]) -> CellComparison:
-    """Return the cell with the verdicts on its phases. The phase that surely lost most is the culprit."""
+    """Return the cell with the verdicts on its phases. The significantly slower phase that lost most is the culprit."""
     if not judged:
         return cell
     changes = [

@@ -40,8 +40,8 @@ class Explanation:
 
     @property
     def slower(self) -> tuple[Gain, ...]:
-        """The smallest additions that were tried and are surely slower. Empty with one trial per config, which settles
-        nothing."""
+        """The smallest additions that were tried and are significantly slower. Empty with one trial per config, which
+        settles nothing."""
         if self.summary.unit == "steps":
             return ()
         least = min((len(gain.added) for gain in self.checked), default=0)
@@ -49,7 +49,7 @@ class Explanation:
 
     @property
     def undecided(self) -> Gain | None:
-        """If nothing surely helps: the fastest of the smallest additions that were tried and may be faster."""
+        """If nothing helps significantly: the fastest of the smallest additions that were tried and may be faster."""
         if self.advice is not None or self.summary.unit == "steps":
             return None
         return best_measured(gain for gain in self.gains if gain.may_help)
@@ -70,6 +70,7 @@ def explain(
     groups, places = group_by_code(records), grouped((_place(summary), summary) for summary in summaries)
 
     def explain_cell(summary: CellSummary) -> Explanation:
+        """Return the explanation of one cell. It has no bottleneck if a trial lacks a profiled pass."""
         trials = [record for record in groups[summary.key] if record.status == "ok"]
         if summary.images_per_s is None or not all(r.measurement and r.measurement.profiled_steps for r in trials):
             return Explanation(summary, None)
@@ -78,6 +79,7 @@ def explain(
         cell_parts = (parts or {}).get(summary.cell)
 
         def expected(rungs: Sequence[str]) -> Interval | None:
+            """Return the predicted rate of another config in this cell's place; None if either has no prediction."""
             other = (parts or {}).get(with_rungs(summary.cell, rungs))
             return None if cell_parts is None or other is None else expected_rate(bottleneck, cell_parts, other)
 

@@ -14,19 +14,19 @@ Steady phases get no extra weight, so that a small phase that changed by itself 
 
 A cell regresses because of a phase if all of these hold:
 
-- The loss is surely above the threshold, and surely there: the union of all phases' tests (union-intersection: S. Roy,
-  "On a heuristic method of test construction and its use in multivariate analysis", Annals of Mathematical Statistics
-  24, 1953). Each test gets the fraction of the level that the phase has of the step, since long phases vary most
-  (weighted Bonferroni: E. Spjotvoll, "On the optimality of some multiple comparison procedures", Annals of Mathematical
-  Statistics 43, 1972).
+- The loss is significantly above the threshold, and significantly above zero: the union of all phases' tests
+  (union-intersection: S. Roy, "On a heuristic method of test construction and its use in multivariate analysis", Annals
+  of Mathematical Statistics 24, 1953). Each test gets the fraction of the level that the phase has of the step, since
+  long phases vary most (weighted Bonferroni: E. Spjotvoll, "On the optimality of some multiple comparison procedures",
+  Annals of Mathematical Statistics 43, 1972).
 - The phase also seems slower without the adjustment. Otherwise a phase that did not change would seem slower only
   because the others became faster.
-- No other phase makes up for the loss. The sum of the phase and each other phase must surely be slower
+- No other phase makes up for the loss. The sum of the phase and each other phase must be significantly slower
   (intersection-union: R. Berger, Technometrics 24, 1982), at a level for all cells together; cells that pass leave
   their share to the rest (S. Holm, "A simple sequentially rejective multiple test procedure", Scandinavian Journal of
-  Statistics 6, 1979). If that is not sure, the loss is unsettled. Work moved only if another phase surely became faster
-  by its own times, at the same levels.
-- The whole step is undecided: a step that surely lost less than the threshold is no regression.
+  Statistics 6, 1979). If one of these sums is not, the loss is unsettled. Work moved only if another phase became
+  significantly faster by its own times, at the same levels.
+- The whole step is undecided. A step that lost significantly less than the threshold is no regression.
 """
 
 import functools
@@ -57,9 +57,9 @@ _TELLING = 16
 NOTHING: Mapping[Any, Any] = MappingProxyType({})
 """An empty mapping."""
 PhaseDecision = Literal["slower", "unsettled", "moved", "faster"]
-"""`slower`: surely slower by more than the threshold, and the step with it. `unsettled`: surely slower, but another
-phase may have gained as much. `moved`: surely slower, and another phase surely became `faster` by more than the
-threshold."""
+"""`slower`: significantly slower by more than the threshold, and the step too. `unsettled`: significantly slower, but
+another phase may have gained as much. `moved`: significantly slower, and another phase became significantly `faster` by
+more than the threshold."""
 
 
 @dataclass(frozen=True)
@@ -93,6 +93,7 @@ class PhaseTrials:
         """A cached function of phase names: their total seconds in each trial of base and of current."""
 
         def sums(*names: str) -> list[list[float]]:
+            """Return for each side the total seconds of these phases in each trial."""
             side_sums = []
             for side in (self.base, self.current):
                 trials = min(len(side[name]) for name in self.names)
@@ -117,6 +118,7 @@ class PhaseTrials:
         paired rounds, the deviation of current minus that of base; else those of base, then those of current."""
 
         def differ(*names: str) -> list[float]:
+            """Return the deviations of these phases' total time."""
             base, current = (_relative_deviations(seconds) for seconds in self._sides_s(*names))
             return [y - x for x, y in zip(base, current, strict=True)] if self._paired else base + current
 
@@ -199,6 +201,7 @@ def judge(cells: Sequence[PhaseTrials], rule: Rule) -> list[dict[str, PhaseVerdi
     sums = functools.cache(functools.partial(_adjusted_estimates, cells))
 
     def may_be_undone(number: int, name: str, level: float) -> bool:
+        """Return whether another phase of the cell may have gained as much as this phase lost."""
         pairs = (sums(*sorted((name, other))).get(number) for other in cells[number].other_names(name))
         return any(estimate is None or estimate.ratio.limit(1 - level) >= 1 for estimate in pairs)
 
@@ -221,7 +224,7 @@ def judge(cells: Sequence[PhaseTrials], rule: Rule) -> list[dict[str, PhaseVerdi
 
 
 def lost(phases: Mapping[str, PhaseVerdict]) -> str | None:
-    """Return the phase that surely lost most, or None if none surely lost."""
+    """Return the significantly slower phase that lost most, or None."""
     slower = [name for name, phase in phases.items() if phase.decision == "slower"]
     return min(slower, key=lambda name: phases[name].adjusted.ratio.log, default=None)
 

@@ -113,7 +113,7 @@ def summarise(records: Iterable[Record]) -> tuple[CellSummary, ...]:
     records = tuple(records)
     run_environments = environments(records)
     groups = group_by_code(records)
-    rates = {key: _rates(key[1], group) for key, group in groups.items()}
+    rates = {key: _log_rates(key[1], group) for key, group in groups.items()}
     pools = grouped(  # cells of the same runs were measured in the same rounds
         ((str(key[0]), key[1].device, *sorted({record.run_id for record in group})), key)
         for key, group in groups.items()
@@ -222,7 +222,7 @@ def environments(records: Sequence[Record]) -> dict[str, Environment]:
     return {record.run_id: record.environment for record in reversed(records) if record.environment is not None}
 
 
-def _rates(cell: Cell, group: Sequence[Record]) -> list[tuple[tuple[str, int], float]]:
+def _log_rates(cell: Cell, group: Sequence[Record]) -> list[tuple[tuple[str, int], float]]:
     """Return the round and the logarithm of the rate of each successful trial."""
     return [
         ((record.run_id, record.trial), math.log(images_per_s(cell.images_per_step, measured.counted_times_s)))
@@ -235,11 +235,13 @@ def _summary(
     key: CellKey,
     group: Sequence[Record],
     environments: dict[str, Environment],
-    rates: scatter.Trials,
+    log_rates: scatter.Trials,
     run_scatter: scatter.Scatter | None,
 ) -> CellSummary:
-    """Return the summary of one cell. `rates` are those of its trials, `run_scatter` is the scatter of its runs, if
-    known."""
+    """Return the summary of one cell.
+
+    `log_rates` are the round and the log throughput of each successful trial. `run_scatter` is the variance model that
+    was fitted to all cells of the run, or None."""
     machine, cell, codes = key
     ok = [record for record in group if record.status == "ok"]
     record = representative(group)
@@ -259,7 +261,7 @@ def _summary(
     trials_s = [m.counted_times_s for m in measured if m.counted_times_s]
     if not trials_s:
         return summary
-    throughput = run_scatter.group(rates) if run_scatter else welch.throughput(cell.images_per_step, trials_s)
+    throughput = run_scatter.group(log_rates) if run_scatter else welch.throughput(cell.images_per_step, trials_s)
     rate = throughput.geometric_mean.interval()
     loads = [record.host for record in ok if record.host is not None]
     worst = max(loads, key=lambda load: load.lost, default=None)
@@ -278,7 +280,7 @@ def _summary(
         stall_s=max((stall for times_s in trials_s if (stall := stall_s(times_s))), default=None),
         flops=cell.ranks * declared_work(measured[0])[0] or None,
         tuning_budgets_s=tuple(sorted({p.budget_s for m in measured for p in m.plans if p.budget_s is not None})),
-        outlier=_outlier(rates),
+        outlier=_outlier(log_rates),
     )
 
 

@@ -1,8 +1,8 @@
 """Verdicts on whether something became slower, from ratios and their uncertainty. Pure functions of numbers.
 
-The question is not "is there a difference" (with enough trials there always is) but "is the loss surely above the
-threshold, or surely below it"; anything else is inconclusive. A regression takes two tests, both of which must reject
-(R. Berger, "Multiparameter hypothesis testing and acceptance sampling", Technometrics 24, 1982):
+The question is not "is there a difference" (with enough trials there always is) but "is the loss significantly above
+the threshold, or significantly below it"; anything else is inconclusive. A regression takes two tests, both of which
+must reject (R. Berger, "Multiparameter hypothesis testing and acceptance sampling", Technometrics 24, 1982):
 
 - The loss is above the threshold, at `level` for each cell. A loss of exactly the threshold is rarely called a
   regression.
@@ -67,9 +67,10 @@ class Rule:
     def judge(self, ratio: LogRatio) -> Decision:
         """Return the verdict on `ratio`, which is current / base of a figure where more is better.
 
-        - `regression`: surely below 1 - threshold, and surely changed.
-        - `improved`: surely above 1 / (1 - threshold), and surely changed. Swapping the sides makes it a regression.
-        - `pass`: surely above 1 - threshold.
+        - `regression`: significantly below 1 - threshold and different from 1.
+        - `improved`: significantly above 1 / (1 - threshold) and different from 1. Swapping the sides makes it a
+          regression.
+        - `pass`: significantly above 1 - threshold.
         - `inconclusive`: none of these.
         """
         worst = 1 - self.threshold

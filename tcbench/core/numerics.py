@@ -253,6 +253,7 @@ def total_magnitudes(magnitudes: Iterable[Magnitudes]) -> Magnitudes:
     bins = max((part.lowest + len(part.counts) for part in filled), default=0) - lowest
 
     def added(name: str) -> tuple[int, ...]:
+        """Return the sum of one kind of counts over all parts, by bin."""
         sums = [0] * bins
         for part in filled:
             for i, n in enumerate(getattr(part, name)):

@@ -216,6 +216,9 @@ def cell_settings(part: msgspec.Struct, prefix: str = "") -> dict[str, Any]:
 
 @functools.lru_cache(4096)
 def _key(cell: Cell) -> str:
+    """Return a digest of the cell's values, without fields that have their default value.
+
+    The fields in `_ALWAYS_IN_KEY` always count."""
     defaults = {field.name: field.default for field in msgspec.structs.fields(Cell)}
     values = {
         name: value

@@ -99,6 +99,7 @@ def _prepare(environment: Mapping[str, str]) -> None:
 
 
 def _exit_with_parent() -> None:
+    """Wait until the parent process ends, then end this process."""
     parent = multiprocessing.parent_process()
     assert parent is not None
     parent.join()

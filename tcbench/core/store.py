@@ -155,6 +155,8 @@ def read(paths: Iterable[Path]) -> Read:
 
 
 def _files(path: Path) -> list[Path]:
+    """Return the files of records that a path means: a file, or all runs in a folder. Raises StoreError if there are
+    none."""
     if path.is_dir():
         files = sorted(runs(path))
         if not files:

@@ -68,6 +68,8 @@ def own_counts() -> Counts | None:
 
 
 def _counts(root: int, pids: Iterable[int], reaped: bool = False) -> Counts | None:
+    """Return the CPU time so far, of these processes and of everything on the processors that this process may use;
+    None if unknown."""
     processors, missing = kernel.affinity(), kernel.affinity()
     try:
         busy_s = stolen_s = 0.0

@@ -234,6 +234,7 @@ def _package_digest() -> str:
 
 
 def _digest(paths: Iterable[Path]) -> str:
+    """Return a digest of the names and contents of files."""
     digest = hashlib.sha256()
     for path in paths:
         digest.update(os.fsencode(path.name) + b"\0" + hashlib.sha256(path.read_bytes()).digest())

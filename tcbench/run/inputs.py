@@ -247,6 +247,7 @@ def split_numerics(paths: Sequence[Path]) -> tuple[list[Path], list[Path]]:
     from tcbench.core.numerics import is_document
 
     def is_numerics(path: Path) -> bool:
+        """Return whether a file is a document of `tcbench numerics`, by its name or else its content."""
         try:
             return path.name.startswith("numerics-") or is_document(files.read(path))
         except OSError:

@@ -367,13 +367,16 @@ def advisable(summary: CellSummary) -> Callable[[Sequence[str]], str | None]:
     emulated = summary.environment.emulated if summary.environment else ()
 
     def problem(rungs: Sequence[str]) -> str | None:
-        conflict = rung_set.problem(rungs)
-        new = [rung_set[name].requires for name in rungs if name not in summary.cell.rungs and name in rung_set]
-        if on_host and any(requires.is_emulated(instructions) for requires in new):
+        """Return why these rungs are not advised: they conflict, or the device may not run them.
+
+        fp32 is not advised in place of a low precision that the processor computes in."""
+        if conflict := rung_set.problem(rungs):
+            return conflict
+        added = [rung_set[name].requires for name in rungs if name not in summary.cell.rungs]
+        if on_host and any(requires.is_emulated(instructions) for requires in added):
             return "that processor may lack the instructions"
         if "fp32" in rungs and not emulated and {*LOW_PRECISIONS} & {*summary.cell.rungs}:
             return "its low precision is not emulated"
-        reasons = (missing(rung_set[name].requires, device, remote=True) for name in rungs)
-        return conflict or next(filter(None, reasons), None)
+        return next(filter(None, (missing(rung_set[name].requires, device, remote=True) for name in rungs)), None)
 
     return problem

@@ -166,8 +166,8 @@ def explain_with_predictions(
     """Return the explanations of cells, with the rates that the step-time model predicts for configs that could be
     tried.
 
-    Steps are predicted for those cells for which no measured config is surely faster; for the others, cached parts are
-    used. With 0 `processes`, only cached parts are used.
+    Steps are predicted for those cells for which no measured config is significantly faster; for the others, cached
+    parts are used. With 0 `processes`, only cached parts are used.
     """
     records = tuple(records)
     summaries: dict[Cell, CellSummary] = {}

@@ -274,6 +274,7 @@ class RankWorkers:
         return self._ended
 
     def _close(self) -> None:
+        """Close all connections and remove the folder of the socket."""
         for connection in self._connections.values():
             connection.close()
         self._listening.close()

@@ -268,6 +268,7 @@ def claims_of(scenario: str | None, words: Callable[[Selection], list[str]]) -> 
 
     @functools.cache
     def loaded(name: str) -> Scenario:
+        """Return the scenario that the user named, or else the shipped one of this name. Raises ScenarioError."""
         if scenario is None and name not in shipped():
             raise ScenarioError(
                 f"scenario '{name}' of the results does not come with tcbench; name its file with --scenario"
@@ -275,6 +276,8 @@ def claims_of(scenario: str | None, words: Callable[[Selection], list[str]]) -> 
         return load(scenario or name)
 
     def claims_on(cell: Cell) -> ScenarioClaims:
+        """Return the claims of a cell's scenario, with the command that would run that scenario in the cell's
+        setting."""
         file = loaded(cell.scenario)
         on_device = file.on(cell.device.partition(":")[0])
         name = file.name if file.path == shipped().get(file.name) else str(file.path)

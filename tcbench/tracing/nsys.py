@@ -136,6 +136,8 @@ def recordings(path: Path) -> tuple[tuple[Title, Recording, tuple[InputWork, ...
 
 @dataclass(frozen=True)
 class _Range:
+    """An NVTX range: its begin and end, thread, text, and payload if it has one."""
+
     begin_ns: int
     end_ns: int
     thread: int
@@ -276,6 +278,7 @@ class _Report:
         )
 
     def _calls(self, process: int) -> Iterator[ApiCall]:
+        """Yield the CUDA calls of a process that caused work on the GPU."""
         for table in ("CUPTI_ACTIVITY_KIND_RUNTIME", "CUPTI_ACTIVITY_KIND_DRIVER"):
             for row in self._rows(table):
                 if _process(row["globalTid"]) == process and row["correlationId"]:
@@ -308,6 +311,7 @@ class _Report:
                 )
 
     def _name(self, kind: ActivityKind, row: _SqlRow) -> str:
+        """Return the name of an activity: a kernel's short name, or the direction of a copy."""
         if kind == "kernel":
             return self._string(row["shortName"]) or self._string(row["demangledName"]) or kind
         if kind == "copy":
@@ -354,6 +358,7 @@ def _payload(event: _SqlRow) -> int | None:
 
 
 def _title(text: str) -> Title | None:
+    """Return the title of a recording that tcbench wrote into a range; None if the text is not one."""
     try:
         return msgspec.json.decode(text.removeprefix(_CELL), type=Title)
     except msgspec.DecodeError:

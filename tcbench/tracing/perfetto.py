@@ -35,6 +35,8 @@ _ARGS = [field for field in dataclasses.fields(Span) if field.name != "name"]
 
 
 class _Event(msgspec.Struct, frozen=True):
+    """One event of a trace in the Trace Event format; `ts` and `dur` are in microseconds."""
+
     name: str
     ph: str
     pid: int
@@ -46,6 +48,8 @@ class _Event(msgspec.Struct, frozen=True):
 
 
 class _TimelineHead(msgspec.Struct, frozen=True):
+    """What a trace stores about one timeline beside its events."""
+
     label: str
     device: str
     device_name: str
@@ -56,6 +60,8 @@ class _TimelineHead(msgspec.Struct, frozen=True):
 
 
 class _TraceHead(msgspec.Struct, frozen=True):
+    """What a trace stores beside its events: the schema, its timelines, and the record of the profiled trial."""
+
     schema: int
     version: str
     timelines: tuple[_TimelineHead, ...]

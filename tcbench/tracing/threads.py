@@ -97,6 +97,7 @@ class ThreadSampler:
                         self._names[tid] = name
 
     def _sample(self) -> Sample:
+        """Return the current time and the CPU time of each thread, in nanoseconds."""
         on_cpu_ns = {}
         for tid, file in self._files.items():
             with contextlib.suppress(OSError, ValueError, IndexError):  # the thread has ended

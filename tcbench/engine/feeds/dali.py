@@ -91,12 +91,14 @@ def gpu_placement(index: int, stream: Any) -> Placement:
     device = cupy.cuda.Device(index)
 
     def view(output: Any) -> Any:
+        """Return DALI's output as a CuPy array, without a copy."""
         # Not through DLPack: when such an array is freed, a thread of DALI waits for the whole device
         # (`DLTensorGraveyard` in its sources), which would abort a stream capture.
         with device, stream:
             return cupy.asarray(output.as_tensor())
 
     def fence() -> Fence:
+        """Return an event that completes when all work queued on the stream so far has finished."""
         with device:
             # `block`: a host thread that waits sleeps, which leaves its core to DALI's threads.
             event: Fence = cupy.cuda.Event(block=True, disable_timing=True)
@@ -265,6 +267,7 @@ def _pipeline(spec: FeedSpec, placement: Placement) -> Any:
         exec_dynamic=True,
     )
     def pipeline() -> tuple[Any, Any]:
+        """Define DALI's graph: read, decode, scale, crop, mirror and normalise images."""
         files, labels = fn.readers.file(
             files=[os.fsencode(path).decode("utf-8") for path, _ in images.files],
             labels=[label for _, label in images.files],

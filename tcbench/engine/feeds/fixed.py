@@ -21,6 +21,7 @@ class FixedBuffers(ChangedFeed):
         self._batch: tuple[Any, Any] | None = None
 
     def next(self) -> tuple[Any, Any]:
+        """Return the next batch, copied to the same buffers each time."""
         batch = self._feed.next()
         if self._batch is None:
             self._batch = self._empty_like(batch[0]), self._empty_like(batch[1])

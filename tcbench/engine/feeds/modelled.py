@@ -141,6 +141,7 @@ class MixedFeed(Feed):
         self._decoder = Decoder(_batch_ns(spec), PREFETCH_DEPTH, accelerator.note_decoding)
 
     def next(self) -> tuple[Any, Any]:
+        """Wait for a batch from the simulated decoder, launch its device stages, and return the arrays."""
         self._decoder.take()
         for launch in self._launches:
             launch()

@@ -26,6 +26,7 @@ class OpenCVFeed(Feed):
         cv2.setNumThreads(max(1, spec.threads))
 
     def next(self) -> tuple[np.ndarray, np.ndarray]:
+        """Return the next batch: images that are read, scaled, cropped, mirrored and normalised, and their labels."""
         spec = self._spec
         size = spec.image_size
         samples = [self._files[index] for index in islice(self._order, spec.batch_size)]

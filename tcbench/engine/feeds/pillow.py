@@ -56,6 +56,7 @@ class PillowFeed(Feed):
         self._order = sample_order(len(self._files), shuffle_rng(spec))
 
     def next(self) -> tuple[np.ndarray, np.ndarray]:
+        """Return the next batch: images that are read, scaled and augmented, and their labels."""
         samples = [self._files[index] for index in islice(self._order, self._spec.batch_size)]
         x = np.stack(
             [augmented_image(scaled_image(path, self._spec.image_size), self._spec, self._rng) for path, _ in samples]

@@ -354,6 +354,7 @@ class _StalledParts:
         """End a layer, which ends no part."""
 
     def _open(self) -> None:
+        """Begin a part: stall the device for the time of its number, mark the clock, and note the host's time."""
         self._layers = 0
         self._stalled_s = self.stalls_s[len(self.host_s)] if len(self.host_s) < len(self.stalls_s) else 0.0
         self._stall(self._stalled_s)
@@ -361,6 +362,8 @@ class _StalledParts:
         self._began_s = self._now()
 
     def _close(self) -> None:
+        """End a part, and note its time on the host and on the device, and whether the device finished before the
+        host."""
         host_s = self._now() - self._began_s
         self._clock.mark()
         device_s = sum(_read(self._clock))
@@ -396,6 +399,7 @@ def device_busy_s(
     parts = _StalledParts(session.clock, stall, now)
 
     def run_round() -> float:
+        """Run one period of steps in stalled parts and return the seconds that it took."""
         began_s = now()
         parts.restart()
         for number in range(first, first + period):

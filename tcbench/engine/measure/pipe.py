@@ -31,6 +31,7 @@ def serve(decode: Callable[[bytes], Job], run: Callable[[Job, Callable[[Any], No
     die_with_parent()
 
     def send(message: Any) -> None:
+        """Write a message as one line of JSON; messages on the progress of steps get the current time."""
         if isinstance(message, Stepped):
             message = msgspec.structs.replace(message, at_s=time.monotonic())
         line = msgspec.json.encode(message) + b"\n"
@@ -56,6 +57,7 @@ def counting_load(send: Callable[[Any], None]) -> Callable[[Any], None]:
     before: load.Counts | None = None
 
     def send_with_load(message: Any) -> None:
+        """Send a message. At the end of the timed pass, first send the load of the machine during that pass."""
         nonlocal before
         if isinstance(message, Stepped) and not message.steps:
             if message.stage == "timed":
@@ -84,6 +86,7 @@ def in_turns(send: Callable[[Any], None]) -> Callable[[Any], None]:
     loads: list[HostLoad | None] = []
 
     def send_and_wait(message: Any) -> None:
+        """Send a message. After a turn of timed steps, pass the turn to the next worker and wait for the own one."""
         nonlocal before
         if not isinstance(message, Stepped) or message.stage == "warm-up":
             send(message)

@@ -253,6 +253,7 @@ def main() -> None:
     """Rehearse the cells on standard input."""
 
     def work(cells: list[Cell], send: Callable[[StepTimeOrReason], None]) -> StepTimeOrReason:
+        """Send the step time of each cell as soon as it is known; return the last one."""
         step_times = answers(cells)
         for _ in cells[1:]:
             send(next(step_times))

@@ -42,6 +42,7 @@ def main() -> None:
     cores = affinity.first(messages.core_limit())
 
     def work(cell: Cell, send: Send) -> Finished:
+        """Measure a cell on the requested cores, or on all of them; a thread that drives a device gets its own core."""
         send = in_turns(send)
         if cores:
             return run_on(cores, cell, send, request)
@@ -51,10 +52,13 @@ def main() -> None:
 
 
 def run(
-    cell: Cell, send: Send, request: ProfileRequest | None = None, opened: Callable[[Session], None] = lambda _: None
+    cell: Cell,
+    send: Send,
+    request: ProfileRequest | None = None,
+    on_session: Callable[[Session], None] = lambda _: None,
 ) -> Finished:
-    """Build and measure a cell. Errors become part of the result. `opened` is called with the session before its first
-    step."""
+    """Build and measure a cell. Errors become part of the result. `on_session` is called with the session before its
+    first step."""
     environment: Environment | None = None
     token = SEND.set(send)
     gc.disable()  # until the first step: imports and building make many objects and no garbage
@@ -65,7 +69,7 @@ def run(
         draws = not cell.is_own and kind_of(cell.device).simulates is None
         with initial.prefetch(cell.seed) if draws else contextlib.nullcontext():
             environment = describe(cell)
-            measurement = measure_cell(cell, send, request, environment.device_name, opened)
+            measurement = measure_cell(cell, send, request, environment.device_name, on_session)
         if cell.is_own:
             loaded = machine.sources(machine.loaded_files())
             environment = msgspec.structs.replace(environment, sources=loaded)
@@ -100,7 +104,7 @@ def run_on(
     send: Send,
     request: ProfileRequest | None = None,
     rank: int = 0,
-    opened: Callable[[Session], None] = lambda _: None,
+    on_session: Callable[[Session], None] = lambda _: None,
 ) -> Finished:
     """Build and measure a cell as one rank on these cores (empty: not bound), with the rank's part in the measurement.
     If a device computes, the thread that drives it gets one core, and the threads of the input get the others."""
@@ -111,7 +115,7 @@ def run_on(
 
     def bind_driver(session: Session) -> None:
         affinity.bind(driver)
-        opened(session)
+        on_session(session)
 
     finished = run(cell, send, request, bind_driver)
     measurement = finished.measurement
@@ -144,7 +148,7 @@ def failure(cell: Cell, error: Exception) -> tuple[Literal["oom", "failed"], str
 
 
 def measure_cell(
-    cell: Cell, send: Send, request: ProfileRequest | None, device_name: str, opened: Callable[[Session], None]
+    cell: Cell, send: Send, request: ProfileRequest | None, device_name: str, on_session: Callable[[Session], None]
 ) -> Measurement:
     """Open the cell's session, measure it and close it, and write the recording if one is requested."""
     from tcbench.engine.backends import backend
@@ -169,7 +173,7 @@ def measure_cell(
     send(Building("model and input"))
     session = cell_backend.open_session(cell)
     try:
-        opened(session)
+        on_session(session)
         gc.freeze()
         gc.enable()
         measurement = loop.measure(session, cell.measure, send, profiling=profiling)

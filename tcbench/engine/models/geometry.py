@@ -252,6 +252,7 @@ class _Walk:
         yield Layer(name, "conv", *sizes, ksize, stride, pad, relu=relu, bias=bias)
 
     def block(self, name: str, convs: tuple[Conv, ...], shortcut: Conv | None) -> Iterator[Layer]:
+        """Yield the layers of a residual block: the shortcut's first, then those of its convolutions."""
         if shortcut:
             yield from _Walk(self.size).stage(f"{name}.shortcut", shortcut)
         for part, conv in zip("abc", convs, strict=False):
@@ -289,6 +290,7 @@ class _Walk:
     def linear(
         self, name: str, in_features: int, out_features: int, relu: bool, side: int, std: float | None
     ) -> Iterator[Layer]:
+        """Yield the layer of a matrix product over all pixels of its input."""
         self.channels, self.size = out_features, 1
         yield Layer(name, "fc", in_features, out_features, side, 1, side, relu=relu, bias=True)
 

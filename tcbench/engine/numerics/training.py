@@ -193,6 +193,7 @@ def _hand_over(number: int, step: ChainerStep, flowing: list[tuple[Any, str, Any
         return
 
     def hand_over(receive: Observe) -> None:
+        """Pass every gradient of the step to `receive`: those of activations first, then those of weights."""
         for gradient in flowing:
             receive(*gradient)
         for layer, parameter in layer_parameters(step.model):

@@ -97,6 +97,7 @@ def load(name_or_path: str) -> GpuFile:
 
 
 def _parse(name: str | None, text: str, where: str) -> GpuFile:
+    """Return the GPU that a JSON text describes. Raises SelectionError with the first mistake in it."""
     remedy = "start from a copy of a file in tcbench/hardware/gpus/"
     try:
         content: Any = json.loads(text)

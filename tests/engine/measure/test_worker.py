@@ -29,7 +29,7 @@ GPU = Gpu(0, "Tesla V100-SXM2-16GB", (7, 0), 80, 16 * 2**30)
 
 
 def run(monkeypatch, outcome, sent=None, cell=None):
-    def measured(cell, send, request, device_name, opened):
+    def measured(cell, send, request, device_name, on_session):
         if isinstance(outcome, BaseException):
             raise outcome
         send(Stepped("timed", 6, 0.1))
@@ -262,7 +262,7 @@ def test_garbage_is_collected_in_steps_and_not_while_they_are_built(thin_network
     finished = worker.run(
         factories.make_cell("fp32", 2, image_size=32, model="thin", input=Input(kind="synthetic"), measure=few),
         lambda message: seen.append(("step", gc.isenabled())) if isinstance(message, Stepped) else None,
-        opened=lambda session: seen.append(("built", gc.isenabled())),
+        on_session=lambda session: seen.append(("built", gc.isenabled())),
     )
     assert finished.status == "ok", finished.reason
     assert set(seen) == {("built", False), ("step", True)} and gc.isenabled()

@@ -188,7 +188,7 @@ def _measure_ends(
 
 
 def _state_without_loss(comparison: Comparison, say: Say) -> State:
-    """Return the state of a bisection whose BAD is not surely slower, after reporting the reasons.
+    """Return the state of a bisection whose BAD is not significantly slower, after reporting the reasons.
 
     Raises NotComparableError if a cell was not measured on both ends: `git bisect` finds the commit that broke it."""
     from tcbench.commands.compare.cell_report import comparison_report, reason_lines

@@ -359,8 +359,8 @@ def begin_search(
 ) -> Bisection:
     """Return the record at the start of the search, with the trials of GOOD and BAD as its first rounds.
 
-    The search compares the figure that separates GOOD and BAD most clearly. `phase` is a phase that is surely slower;
-    its speed is one of the figures."""
+    The search compares the figure that separates GOOD and BAD most clearly. `phase` is a phase that is significantly
+    slower; its speed is one of the figures."""
     before, after = _ok(base, planned.cell), _ok(current, planned.cell)
     figures = {name: figure_function(name) for name in (*FIGURES, *([] if phase is None else [_SPEED_PREFIX + phase]))}
     rounds = {
