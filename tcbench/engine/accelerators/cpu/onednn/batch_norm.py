@@ -36,6 +36,7 @@ _WITHOUT_BARRIERS = "bnorm_tbb_jit"
 _LEAST_BYTES, _LARGE_BYTES = 1 << 17, 1 << 22
 """Arrays from the first size on may use batch_norm.c; arrays above the second always do."""
 _Works = BatchNormForward | BatchNormBackward
+_Bind = Callable[..., Callable[[], None]]
 
 
 @functools.cache
@@ -50,13 +51,23 @@ def route(norm: Norm, eps: float, momentum: float) -> BatchNormRoute:
 
 def choose(engine: Engine, work: _Works) -> Choice:
     """Return the implementation of a batch normalisation without a residual, forward or backward."""
-    if _uses_c(engine, work.norm):
-        return _with_provenance(engine, work.norm, _by_c(engine, work))
-    if not engine.converts(work.norm.dtype):
+    norm, converts, timed = work.norm, engine.converts(work.norm.dtype), None
+    n_bytes = norm.size * ITEM_BYTES[norm.dtype]
+    in_c = norm.layout == "NHWC" and norm.c % _VALUES == 0 and norm.dtype in CODES and not norm.add
+    in_c = in_c and (n_bytes >= _LEAST_BYTES or not converts) and _compiled() is not None
+    if in_c and converts and n_bytes <= _LARGE_BYTES:
+        # The forward pass decides for both, since backward reads forward's mask.
+        timed = _faster_forward(engine, norm)
+        in_c = timed.name == _IN_C
+    if in_c:
+        choice = _by_c(engine, work)
+    elif not converts:
         return widened.choose(engine, work, choose)
-    if isinstance(work, BatchNormForward):
-        return _with_provenance(engine, work.norm, _forward_by_onednn(engine, work))
-    return _with_provenance(engine, work.norm, _backward_by_onednn(engine, work))
+    elif isinstance(work, BatchNormForward):
+        choice = _forward_by_onednn(engine, work)
+    else:
+        choice = _backward_by_onednn(engine, work)
+    return choice if timed is None else replace(choice, from_cache=timed.from_cache, provisional=timed.provisional)
 
 
 def _forward_by_onednn(engine: Engine, work: BatchNormForward) -> Choice:
@@ -80,22 +91,28 @@ def _forward_by_onednn(engine: Engine, work: BatchNormForward) -> Choice:
             np.add(inv_std, np.float32(work.eps), out=inv_std)  # still the variance
             np.sqrt(inv_std, out=inv_std)
             np.reciprocal(inv_std, out=inv_std)
-            if np.isnan(inv_std.sum()):
-                engine.met_nan = True
+            if engine.has_nan(inv_std):
                 y_maps[(*channels, np.isnan(inv_std))] = np.nan
 
         return run
 
-    def bind_numpy(*arrays: Array) -> Callable[[], None]:
-        launch, inv_std = make_launch(work, *arrays), arrays[-2] if norm.relu else arrays[-1]
+    return _faster(engine, work, Choice(bind, primitive.name))
+
+
+def _noting_nan(engine: Engine, work: BatchNormForward, bind: _Bind) -> _Bind:
+    """Return `bind` with launches that look for NaN in the result (`Engine.met_nan`)."""
+    inv_std_position = [operand.name for operand in work.operands].index("inv_std")
+
+    def bind_noting(*arrays: Array) -> Callable[[], None]:
+        launch, inv_std = bind(*arrays), arrays[inv_std_position]
 
         def run() -> None:
             launch()
-            engine.met_nan |= bool(np.isnan(inv_std.sum()))
+            engine.has_nan(inv_std)
 
         return run
 
-    return _faster(engine, work, Choice(bind, primitive.name), bind_numpy)
+    return bind_noting
 
 
 def _backward_by_onednn(engine: Engine, work: BatchNormBackward) -> Choice:
@@ -114,42 +131,18 @@ def _backward_by_onednn(engine: Engine, work: BatchNormBackward) -> Choice:
 
         return run
 
-    return _faster(engine, work, Choice(bind, primitive.name), functools.partial(make_launch, work))
-
-
-def _uses_c(engine: Engine, norm: Norm) -> bool:
-    """Return whether batch_norm.c computes this batch normalisation.
-
-    The answer is the same for forward and backward, since backward reads forward's mask. For arrays of medium size it
-    depends on the time of the forward pass."""
-    if norm.add or norm.layout != "NHWC" or norm.c % _VALUES or norm.dtype not in CODES:
-        return False
-    n_bytes, converts = norm.size * ITEM_BYTES[norm.dtype], engine.converts(norm.dtype)
-    if (converts and n_bytes < _LEAST_BYTES) or _compiled() is None:
-        return False
-    return not converts or n_bytes > _LARGE_BYTES or _faster_forward(engine, norm).name == _IN_C
+    return _faster(engine, work, Choice(bind, primitive.name))
 
 
 def _faster_forward(engine: Engine, norm: Norm) -> Choice:
     """Return the faster forward pass of oneDNN's and batch_norm.c's, and store it in `engine.prepared`."""
     work = BatchNormForward(norm, eps=1e-5, momentum=0.1)
-    if (key := _timing_key(norm)) not in engine.prepared:
+    if (key := f"batch_norm.c or oneDNN: {norm}") not in engine.prepared:
         with engine.restoring_scratch():
             alternatives = [_forward_by_onednn(engine, work), _by_c(engine, work)]
             engine.prepared[key] = fastest(engine, work, alternatives)
     choice: Choice = engine.prepared[key]
     return choice
-
-
-def _timing_key(norm: Norm) -> str:
-    """Return the key under which `_faster_forward` stores its choice."""
-    return f"batch_norm.c or oneDNN: {norm}"
-
-
-def _with_provenance(engine: Engine, norm: Norm, choice: Choice) -> Choice:
-    """Return the choice, marked as cached or provisional if `_faster_forward` was."""
-    timed = engine.prepared.get(_timing_key(norm))
-    return choice if timed is None else replace(choice, from_cache=timed.from_cache, provisional=timed.provisional)
 
 
 _IN_C = "C, two passes"
@@ -159,19 +152,8 @@ def _by_c(engine: Engine, work: _Works) -> Choice:
     """Return the implementation by batch_norm.c. Its forward pass also checks for NaN (`Engine.met_nan`)."""
     functions = _compiled()
     assert functions is not None
-    bind_to_c = _bind_to_c(functions, work, engine.team.bind, functools.partial(engine.scratch, "batch norm"))
-    inv_std_position = [operand.name for operand in work.operands].index("inv_std")
-
-    def bind(*arrays: Array) -> Callable[[], None]:
-        run, inv_std = bind_to_c(*arrays), arrays[inv_std_position]
-
-        def forward() -> None:
-            run()
-            engine.met_nan |= bool(np.isnan(inv_std.sum()))
-
-        return forward if isinstance(work, BatchNormForward) else run
-
-    return Choice(bind, _IN_C)
+    bind = _bind_to_c(functions, work, engine.team.bind, functools.partial(engine.scratch, "batch norm"))
+    return Choice(_noting_nan(engine, work, bind) if isinstance(work, BatchNormForward) else bind, _IN_C)
 
 
 _VALUES = 16
@@ -195,7 +177,7 @@ class _CArguments(ctypes.Structure):
 
 def _bind_to_c(
     functions: ctypes.CDLL, work: _Works, bind: Callable[[Stages], Callable[[], int]], scratch: Callable[[int], Array]
-) -> Callable[..., Callable[[], None]]:
+) -> _Bind:
     """Return a function that takes the operation's arrays and returns its launch.
 
     A launch runs batch_norm.c in three stages: partial sums over parts of the rows, factors from these sums, and parts
@@ -269,13 +251,15 @@ def matches_numpy(functions: ctypes.CDLL) -> bool:
     return True
 
 
-def _faster(engine: Engine, work: _Works, choice: Choice, bind_numpy: Callable[..., Callable[[], None]]) -> Choice:
+def _faster(engine: Engine, work: _Works, choice: Choice) -> Choice:
     """Return oneDNN's choice, or NumPy's if that is faster and oneDNN has only plain C++ on one thread, as in NCHW.
 
     There both store ReLU's mask as one byte per value, so one can be forward and the other backward."""
     if not choice.name.startswith(SLOWER):
         return choice
-    return fastest(engine, work, [choice, Choice(bind_numpy, NUMPY)])
+    bind = functools.partial(make_launch, work)
+    by_numpy = _noting_nan(engine, work, bind) if isinstance(work, BatchNormForward) else bind
+    return fastest(engine, work, [choice, Choice(by_numpy, NUMPY)])
 
 
 def _primitive(engine: Engine, norm: Norm, eps: float, *, backward: bool) -> Primitive:

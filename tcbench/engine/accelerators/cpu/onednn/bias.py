@@ -45,8 +45,7 @@ def add(engine: Engine, work: AddBias | AddBiasRelu) -> Choice:
 
         def run() -> None:
             add_up()
-            if np.isnan(sums.sum()):
-                engine.met_nan = True
+            engine.has_nan(sums)
             if relu and engine.met_nan:
                 compute(work, y, b)
             else:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 from tcbench.engine.accelerators.cpu.onednn import library
 from tcbench.engine.accelerators.cpu.onednn.library import Binding, Descriptor, Engine, Unimplemented
-from tcbench.engine.accelerators.cpu.onednn.tuning import Alternative, Choice, LazyPrimitive, descriptions, fastest
+from tcbench.engine.accelerators.cpu.onednn.tuning import Choice, descriptions, fastest, lazy
 from tcbench.engine.accelerators.cpu.reference.operands import compute
 from tcbench.engine.accelerators.cpu.threads import Array, scratch
 from tcbench.engine.work import ITEM_BYTES, Col2im, Conv2d, ConvDgrad, ConvFprop, ConvWgrad, DType, Im2col
@@ -20,7 +20,7 @@ def choose(engine: Engine, work: _Pass) -> Choice:
         return fastest(engine, work, alternatives(engine, work))
 
 
-def alternatives(engine: Engine, work: _Pass) -> list[Alternative]:
+def alternatives(engine: Engine, work: _Pass) -> list[Choice]:
     """Return the implementations that are tried, oneDNN's preferred one first.
 
     Each one's `bind` takes the arrays in the order of `work.operands`."""
@@ -32,7 +32,7 @@ def alternatives(engine: Engine, work: _Pass) -> list[Alternative]:
     ]
 
 
-def _by_images(engine: Engine, work: _Pass) -> list[Alternative]:
+def _by_images(engine: Engine, work: _Pass) -> list[Choice]:
     """Return oneDNN's convolutions with some of the images per thread. Gradients of filters are added up."""
     slices = engine.slices(work.conv.n)
     part = replace(work.conv, n=work.conv.n // slices)
@@ -41,7 +41,7 @@ def _by_images(engine: Engine, work: _Pass) -> list[Alternative]:
     return _cut(engine, work, part, stored, steps, slices)
 
 
-def _by_filters(engine: Engine, work: _Pass) -> list[Alternative]:
+def _by_filters(engine: Engine, work: _Pass) -> list[Choice]:
     """Return oneDNN's convolutions with all images and some of the filters per thread (for dgrad, some channels of x).
 
     Each thread then packs and reads its own filters only, and no sum over threads is needed, which pays off for few
@@ -65,7 +65,7 @@ _LEAST_FILTERS = 32
 
 def _cut(
     engine: Engine, work: _Pass, part: Conv2d, stored: dict[str, Descriptor], steps: dict[str, int], slices: int
-) -> list[Alternative]:
+) -> list[Choice]:
     """Return oneDNN's convolutions cut into slices of geometry `part`. `steps` and `stored`: see Binding, by array."""
     arguments = _ARGUMENTS[type(work)]
     operands = [
@@ -76,10 +76,9 @@ def _cut(
     return [_lazy(engine, described, operands, slices) for described in _convolutions(engine, work, part, partial)]
 
 
-def _lazy(engine: Engine, described: int, operands: list[Binding], slices: int) -> LazyPrimitive:
+def _lazy(engine: Engine, described: int, operands: list[Binding], slices: int) -> Choice:
     """Return a described primitive that is created when it is first bound."""
-    make = functools.partial(engine.primitive, described, operands, slices)
-    return LazyPrimitive(engine.implementation(described), make)
+    return lazy(engine.implementation(described), functools.partial(engine.primitive, described, operands, slices))
 
 
 _ARGUMENTS = {
@@ -145,7 +144,7 @@ def _convolutions(engine: Engine, work: _Pass, conv: Conv2d, partial: bool) -> t
     return descriptions(engine, conv.dtype, describe)
 
 
-def _products(engine: Engine, work: _Pass, result: DType) -> list[Alternative]:
+def _products(engine: Engine, work: _Pass, result: DType) -> list[Choice]:
     """Return matrix products for a convolution with 1x1 windows; nothing for others.
 
     The product is cut by rows or by columns, or runs whole on one thread, which suits AMX best. One factor may have the
@@ -165,7 +164,7 @@ def _products(engine: Engine, work: _Pass, result: DType) -> list[Alternative]:
         left = _Matrix(library.SRC, conv.k, pixels, (1, conv.k))
         right = _Matrix(library.WEIGHTS, pixels, conv.c, (conv.c, 1))
     written = _Matrix(library.DST, left.rows, right.columns, (right.columns, 1))
-    products: list[Alternative] = []
+    products: list[Choice] = []
     for rows, columns, preferred in _WAYS:
         slices = engine.slices(left.rows if rows else right.columns) if rows or columns else 1
         cuts = {library.SRC: (rows, False), library.WEIGHTS: (False, columns), library.DST: (rows, columns)}
@@ -221,7 +220,7 @@ class _Matrix:
         return Binding(self.index, stored, self.index == library.DST, values * ITEM_BYTES[dtype])
 
 
-def _by_columns(engine: Engine, work: _Pass) -> list[Alternative]:
+def _by_columns(engine: Engine, work: _Pass) -> list[Choice]:
     """Return products with im2col columns (see `tcbench.engine.work.im2col`), which NumPy computes.
 
     The gradient of the columns is float32, since Col2im adds it up. Returns nothing unless there are at least as many
@@ -234,12 +233,12 @@ def _by_columns(engine: Engine, work: _Pass) -> list[Alternative]:
     lowered = replace(conv, dtype="float32") if dgrad else conv
     shape, dtype = Im2col(lowered).array("columns")
 
-    def run_by_columns(matmul: Alternative, x: Array, factor: Array, output: Array) -> None:
+    def run_by_columns(matmul: Choice, x: Array, factor: Array, output: Array) -> None:
         columns = scratch("onednn.columns", shape, dtype)
         compute(Im2col(lowered), x, columns)
         matmul.bind(columns, factor, output)()
 
-    def run_dgrad_by_columns(matmul: Alternative, gy: Array, weights: Array, gx: Array) -> None:
+    def run_dgrad_by_columns(matmul: Choice, gy: Array, weights: Array, gx: Array) -> None:
         columns = scratch("onednn.columns", shape, dtype)
         matmul.bind(gy, weights, columns)()
         compute(Col2im(lowered), columns, gx)

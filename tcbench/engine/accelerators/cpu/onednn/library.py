@@ -276,6 +276,12 @@ class Engine:
         self.prepared: dict[str, Any] = {}
         self._converts = {"float32": True}
 
+    def has_nan(self, array: Array) -> bool:
+        """Return whether an array has NaN, and remember it in `met_nan`."""
+        found = bool(np.isnan(array.sum()))
+        self.met_nan |= found
+        return found
+
     def slices(self, extent: int) -> int:
         """Return the largest number of equal slices of an extent that is not above the number of threads."""
         return max(n for n in range(1, self.n_threads + 1) if max(extent, 1) % n == 0)

@@ -14,7 +14,7 @@ import math
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -104,20 +104,10 @@ def descriptions(
     raise Unimplemented(dtype)
 
 
-@dataclass(frozen=True)
-class LazyPrimitive:
-    """A primitive that is created when it is first bound: creation is slow, and few of the candidates are used."""
-
-    name: str
-    make: Callable[[], Primitive]
-
-    @functools.cached_property
-    def bind(self) -> Callable[..., Callable[[], None]]:
-        return self.make().bind
-
-
-Alternative = Choice | LazyPrimitive
-"""A candidate implementation of an operation, with its `name` and `bind`."""
+def lazy(name: str, make: Callable[[], Primitive]) -> Choice:
+    """Return a choice of a primitive that is created when it is first bound: creation is slow, and few are used."""
+    primitive = functools.cache(make)
+    return Choice(lambda *arrays: primitive().bind(*arrays), name)
 
 
 @dataclass(frozen=True)
@@ -147,16 +137,16 @@ class _Timings:
         return len(self.by_process) >= PROCESSES and (not self.disturbed or _is_disturbed(engine))
 
 
-def fastest(engine: Engine, work: Work, alternatives: Sequence[Alternative]) -> Choice:
+def fastest(engine: Engine, work: Work, alternatives: Sequence[Choice]) -> Choice:
     """Return the fastest alternative on operands of this size, or the first one that is about as fast."""
     if len(alternatives) == 1:
-        return Choice(alternatives[0].bind, alternatives[0].name)
+        return alternatives[0]
     timings, from_cache = _timings(engine, work, alternatives)
     place = next(place for place, time_s in enumerate(timings.times_s) if MARGIN * time_s <= min(timings.times_s))
-    return Choice(alternatives[place].bind, alternatives[place].name, from_cache, timings.disturbed, place)
+    return replace(alternatives[place], from_cache=from_cache, provisional=timings.disturbed, place=place)
 
 
-def _timings(engine: Engine, work: Work, alternatives: Sequence[Alternative]) -> tuple[_Timings, bool]:
+def _timings(engine: Engine, work: Work, alternatives: Sequence[Choice]) -> tuple[_Timings, bool]:
     """Return the timings of these alternatives, and whether all come from earlier processes."""
     cache = Cache(folder(messages.CPU_TIMES), fresh=messages.fresh_autotune())
     key: Key = {

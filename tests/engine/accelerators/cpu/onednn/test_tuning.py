@@ -45,8 +45,9 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     return now_s
 
 
-def fastest(ways: Sequence[Way | tuning.LazyPrimitive]) -> tuning.Choice:
-    return tuning.fastest(OnTwoThreads(), WORK, ways)  # type: ignore[arg-type]
+def fastest(ways: Sequence[Way | tuning.Choice]) -> tuning.Choice:
+    choices = [tuning.Choice(way.bind, way.name) for way in ways]
+    return tuning.fastest(OnTwoThreads(), WORK, choices)  # type: ignore[arg-type]
 
 
 class Way:
@@ -145,12 +146,14 @@ def test_a_process_is_beside_others_by_its_lost_time_or_as_one_of_several_ranks(
 def test_of_ways_whose_times_are_kept_one_is_made(clock: list[float]) -> None:
     created: list[str] = []
 
-    def unmade(name: str, ticks: float) -> tuning.LazyPrimitive:
-        return tuning.LazyPrimitive(name, lambda: created.append(name) or Way(name, clock, ticks))  # type: ignore[func-returns-value, return-value, arg-type]
+    def unmade(name: str, ticks: float) -> tuning.Choice:
+        return tuning.lazy(name, lambda: created.append(name) or Way(name, clock, ticks))  # type: ignore[func-returns-value, return-value, arg-type]
 
     for processes in range(tuning.PROCESSES + 1):
         created.clear()
-        assert fastest([unmade("slow", 30), unmade("fast", 10)]).name == "fast"
+        choice = fastest([unmade("slow", 30), unmade("fast", 10)])
+        assert choice.name == "fast"
+        choice.bind(*(np.zeros(operand.shape, operand.dtype) for operand in OPERANDS))
         assert created == [["slow", "fast"], ["fast"]][processes == tuning.PROCESSES], processes
 
 
