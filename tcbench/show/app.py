@@ -84,6 +84,8 @@ class GroupedCommand(TyperCommand):
     """
 
     def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
+        """Parse the command line. A mistake ends with one line; an output in a folder that does not exist is
+        refused."""
         words = f"{parent.command_path} {info_name}" if parent else info_name
         with _one_line(f"`{words} -h` shows the options", tuple(args)):
             context = super().make_context(info_name, args, parent, **extra)
@@ -104,6 +106,7 @@ class GroupedCommand(TyperCommand):
             return super().invoke(ctx)
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse the arguments, with `--json` as an abbreviation of `--format json`."""
         if any("--format" in parameter.opts for parameter in self.params):
             end = args.index("--") if "--" in args else len(args)
             words = (["--format", "json"] if word == "--json" else [word] for word in args[:end])
@@ -114,6 +117,8 @@ class GroupedCommand(TyperCommand):
         return ["[OPTIONS]", *map(_usage, (p for p in self.params if p.param_type_name == "argument"))]
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
+        """Write the options to the help, under the headings of their groups."""
+
         groups: dict[str, list[tuple[str, str]]] = {"Arguments": [], "Options": []}
         for parameter in self.get_params(ctx):
             row = parameter.get_help_record(ctx)
@@ -189,6 +194,7 @@ class Application(CommandGroup):
     """The top-level command, whose help shows the commands in GROUPS."""
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """Write the commands to the help, by subject."""
         wide = max(map(len, self.commands))
         for group, names in GROUPS.items():
             with formatter.section(group):
@@ -223,6 +229,7 @@ def command(
     """
 
     def register(function: Callable[..., Any]) -> Callable[..., Any]:
+        """Register a function as a command; the part of its docstring from "Examples:" on ends the help."""
         help_text, _, examples = inspect.cleandoc(function.__doc__ or "").partition("\n\nExamples:\n")
         return group.command(name, cls=GroupedCommand, help=help_text, short_help=short, epilog=examples or None)(
             function

@@ -114,6 +114,7 @@ def stable_names(cells: Sequence[MachineCell]) -> tuple[str, ...]:
 
 
 def _trained(cell: Cell) -> str:
+    """Name what a cell trains on: network, image size and input, or a user's own step."""
     if cell.is_own:
         return cell.model
     images = cell.input.label if cell.input.path is None else f"{cell.input.kind} {cell.input.path}"

@@ -31,6 +31,7 @@ def completion(name: str) -> Callable[[str], list[str]]:
     """Return the function `name` of `tcbench.show.completion`, which is imported when a shell asks for candidates."""
 
     def complete(incomplete: str) -> list[str]:
+        """Return the candidates that begin with `incomplete`."""
         from tcbench.show import completion
 
         candidates: list[str] = getattr(completion, name)(incomplete)
@@ -86,6 +87,7 @@ class Group:
         names = [word for word in words if word.startswith("-")]
 
         def check(value: Any) -> Any:
+            """Return the option's value, or raise SelectionError. "-" as an output is standard output."""
             if "--output" in names and value == Path("-"):
                 return check(streams.STANDARD_OUTPUT)
             if value is not None and read is not None:
@@ -192,6 +194,7 @@ def _images(text: str | None) -> Input | None:
 
 
 def _launcher(text: str | None) -> str | None:
+    """Return a launcher's name or command line after a check. Raises SelectionError."""
     if text is not None:
         from tcbench.run import launcher
 
@@ -343,6 +346,7 @@ def selects(fields: str = "...", *, without: str = "", **replaced: OptionField) 
     declarations = {name: (SELECTION | replaced)[name] for name in names}
 
     def decorate(function: Callable[..., None]) -> Any:
+        """Return a function that takes the declared options and calls `function` with the Selection of their values."""
         hints = typing.get_type_hints(function, localns={"Selection": None})
         parameters = []
         for parameter in inspect.signature(function).parameters.values():
@@ -356,6 +360,7 @@ def selects(fields: str = "...", *, without: str = "", **replaced: OptionField) 
 
         @functools.wraps(function)
         def command(**values: Any) -> None:
+            """Call the command with the Selection that its options describe."""
             from tcbench.core.record import Selection
 
             chosen = Selection(**{name: field.read(values.pop(name)) for name, field in declarations.items()})

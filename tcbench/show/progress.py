@@ -26,6 +26,7 @@ class _Line(ProgressColumn):
         self._remaining_s = remaining_s
 
     def render(self, task: Task) -> Text:
+        """Return the line: how many trials are done, the ETA, and the current activity, cut to the terminal's width."""
         remaining_s = self._remaining_s()
         eta = "?" if remaining_s is None else duration(remaining_s)
         done = int(task.completed)

@@ -81,6 +81,7 @@ class _Error(io.FileIO):
     """A raw standard error that discards what cannot be written."""
 
     def write(self, data: object, /) -> int:
+        """Write to standard error. If it is gone, discard everything from now on."""
         try:
             return super().write(data)  # type: ignore[arg-type]
         except OSError as error:
@@ -138,6 +139,7 @@ class _Harmless:
         self._longest_line = longest_line
 
     def write(self, text: str) -> int:
+        """Write text without control characters, and with overlong lines cut."""
         limit = self._longest_line
         if limit is not None and len(text) > limit:
             text = "\n".join(line if len(line) <= limit else f"{line[:limit]}…" for line in text.split("\n"))

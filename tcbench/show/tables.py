@@ -284,6 +284,7 @@ class Table(Generic[R]):
         return sum(column.least(rows) + self.gap for column in columns)
 
     def _grid(self, columns: Sequence[Column[R]], rows: Iterable[R | None]) -> Grid:
+        """Return Rich's grid of these columns and rows; a row that is None is left empty."""
         grid = Grid(box=None, pad_edge=False, padding=(0, self.gap, 0, 0), header_style=self.header or "")
         grid.show_header = self.header is not None
         for column in columns:
@@ -385,6 +386,7 @@ class ConfigTable(Table[R]):
         return self._width_without_configs(rows, columns) + self._config_width(rows) + self.gap
 
     def on_console(self, width: int) -> Grid:
+        """Return the grid for a console of this width, with long config names broken between rungs."""
         rows = [row for row in self.rows if row is not None]
         leading, shown = cell_columns(map(self.cell, rows), self.cell), self.columns_at(width)
         least = self._config_width(rows)

@@ -150,6 +150,7 @@ def bottleneck_section(explanations: Sequence[Explanation], settings: Settings) 
         return None
 
     def figure(part: SettingCells) -> AnyBlock | None:
+        """Return the chart and table of one setting; None if no cell has a bottleneck."""
         cells = [cell for cell in explanations if cell.summary.setting == part.setting]
         if not any(cell.bottleneck for cell in cells):
             return None

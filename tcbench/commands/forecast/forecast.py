@@ -153,6 +153,7 @@ def forecast(
     prospects = kind.prospects(works_to_plan, gpu, fresh=fresh, processes=processes, progress=progress)
 
     def forecast_cell(cell: Cell, skip_reason: str | None) -> CellForecast:
+        """Return the forecast of one cell, or why there is none."""
         if skip_reason is not None:
             return CellForecast(cell, gpu, cannot_run=skip_reason)
         demand = traced[cell]

@@ -39,6 +39,8 @@ def table(forecast: Forecast) -> ConfigTable[CellForecast]:
     least = "" if checked else "≤ "
 
     def plans(cell: CellForecast) -> Text:
+        """Return the number of operations with a cuDNN plan, "n/total" if some have none, or "?" if plans were not
+        checked."""
         graphs = cell.of_kind("graph")
         planned = sum(work.way.by is not None for work in graphs)
         words = str(planned) if planned == len(graphs) else f"{planned}/{len(graphs)}"

@@ -121,6 +121,7 @@ def gate(
     from tcbench.run.plan import plan_of
 
     def gate_plan(*, remote: bool = False) -> Plan:
+        """Return the plan with a gate's timing, after a check of the user's images."""
         plan = turns.with_gate_timing(plan_of(chosen, remote=remote), longer=not chosen.max_time_s)
         with stages(quiet) as advance:
             images.check_folder(plan, advance)

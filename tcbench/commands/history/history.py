@@ -182,6 +182,7 @@ def _revisions(
     versions = {r.environment.tcbench for r in records if r.environment is not None}
 
     def revision(code: CodeVersion) -> Revision:
+        """Return the revision with the shortest name that distinguishes its code from all others."""
         if code.project:
             several = len(set(tcbench_of_project[code.project])) > 1
             return Revision(code, code.project, code.tcbench if several else None, began[code])

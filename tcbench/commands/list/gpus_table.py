@@ -91,6 +91,8 @@ def _columns(software: Sequence[str]) -> list[Column[_GpuRow]]:
     """Return the columns of the table. `software` are the names of the packages whose versions it shows."""
 
     def tera(heading: str, precision: str, needs: str = "") -> Column[_GpuRow]:
+        """Return a column of peak rates in TFLOP/s. It is empty for GPUs whose Tensor Cores lack the format `needs`."""
+
         def peak(row: _GpuRow) -> float | None:
             return row.rates.flops_s[precision] if row.rates and (not needs or needs in row.formats) else None
 

@@ -105,6 +105,8 @@ def document_evidence(document: Document, source: str | None = None) -> Evidence
     many, words = document.setting.ranks > 1, {verdict.technique: verdict.word for verdict in verdicts(document)}
 
     def evidence(claim: Claim) -> Evidence | None:
+        """Return the finding on one claim, or None. A document of many ranks decides only claims of scaling, other
+        documents all others."""
         rung = claim.left.config.partition("+")[0]
         if many != (claim.relation == "scales"):
             return None

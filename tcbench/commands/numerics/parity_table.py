@@ -124,6 +124,7 @@ def to_json(job: ParityJob, judged: Sequence[JudgedRun], skipped: Mapping[str, s
     """Return everything as JSON. Form 1 also had `reference` and `slope_error`, a check of tcbench's own operations."""
 
     def run_json(config: JudgedRun) -> dict[str, Any]:
+        """Return one config's distances, tolerances and verdict."""
         return {
             **msgspec.to_builtins(config.run),
             "half": config.run.storage != "float32",

@@ -72,6 +72,7 @@ class NumericsRunner:
             yield job, last
 
     def _start(self, job: AnyJob) -> Worker[NumericsMessage]:
+        """Start a worker process on one job."""
         return Worker(
             self.command,
             msgspec.json.encode(job),

@@ -68,6 +68,8 @@ def table(document: StepsDocument) -> Table[str]:
         return f"{1e3 * statistics.median(times_s):.0f}" if times_s else ""
 
     def steps_to(loss: float) -> Column[str]:
+        """Return a column with the number of steps that each seed's run needs to reach a loss."""
+
         def steps(method: str) -> str:
             return ", ".join(str(run.steps_to(loss) or "none") for run in document.runs_of(method))
 

@@ -117,6 +117,8 @@ def gradients_table(document: Document) -> Table[int]:
     used = round(math.log2(document.static_scale))
 
     def share(kind: GradientKind, fate: str) -> Column[int]:
+        """Return a column with the share of gradients of a kind that meet a fate (zero, subnormal or infinite) at each
+        loss scale."""
         heading = f"{kind}: {fate}" if fate == "zero" else fate
         return Column(
             heading, lambda k: getattr(judgement.model_shares(document.gradients, k)[kind], fate), Kind(_share)
@@ -245,6 +247,8 @@ def to_json(document: Document, margins: Margins) -> str:
     raw: dict[str, Any] = msgspec.to_builtins(document)
 
     def test_json(test: Equivalence | None, relative: bool) -> dict[str, Any] | None:
+        """Return an equivalence test as JSON fields, or None. A `relative` test is on logarithms; its figures become
+        relative differences."""
         if test is None:
             return None
         figures = fields(test, "difference=mean low high margin")

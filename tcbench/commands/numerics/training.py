@@ -156,6 +156,7 @@ def compare_methods(program: ProgramOptions, setting: TrainingSetting, kfac: Kfa
         runner = program.runner(setting, step_counter(advance, total))
 
         def train_all(settings: Iterable[tuple[str, float, int]]) -> tuple[MethodRun, ...]:
+            """Train a run for each method, learning rate and seed, and return them in order. Exits if one failed."""
             nonlocal environment
             jobs: dict[AnyJob, tuple[str, float, int]]
             jobs = {plan.method_job(setting, kfac, *each): each for each in settings}

@@ -135,6 +135,7 @@ def climbs(summaries: Sequence[CellSummary], ladders: Sequence[DerivedLadder] | 
     measured = [((c.setting, c.batch_size), {step.config for step in c.steps if step.summary}) for c in climbed]
 
     def is_part_of_another(i: int) -> bool:
+        """Return whether another ladder at the same place has all configs of this one."""
         place, configs = measured[i]
         return any(
             place == other_place and (configs < other or (configs == other and j < i))

@@ -189,6 +189,7 @@ def ladder_section(climbs: Sequence[Climb], settings: Settings) -> Section | Non
     all_ladders = derive([summary for part in settings.parts for summary in part.summaries])
 
     def figure(part: SettingCells) -> AnyBlock | None:
+        """Return the chart of one setting's longest ladders; None if no ladder was climbed."""
         setting_climbs = [climb for climb in climbs if climb.setting == part.setting]
         climbed = {climb.ladder for climb in setting_climbs if climb.top is not climb.base}
         ladders = grouped((climb.ladder, climb) for climb in setting_climbs if climb.ladder in climbed)

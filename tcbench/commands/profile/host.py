@@ -50,6 +50,7 @@ class PySpy:
         self._thread.start()
 
     def _run(self) -> None:
+        """Run py-spy until it ends, and store what it says last, or why it could not run."""
         try:
             self._error = process.ask(self._words, limit_s=_LONGEST_S + 60).last_line
         except (OSError, TimeoutError) as error:

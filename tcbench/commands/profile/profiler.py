@@ -186,6 +186,8 @@ def _with_profiled(profiled: Callable[[int, Stepped], None], listen: Listener) -
     pid: int | None = None
 
     def follow(cell: Cell, trial: int, message: Message) -> None:
+        """Store the worker's process id, call `profiled` when its profiled pass begins or ends, and pass the message
+        on."""
         nonlocal pid
         if isinstance(message, Building):
             pid = message.pid or pid

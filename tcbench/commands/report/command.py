@@ -142,6 +142,7 @@ def _scorecards(records: Sequence[Record], sources: Sequence[EvidenceSource]) ->
     shipped_claims: Callable[[Cell], ScenarioClaims] = claims_of(None, options.words)
 
     def claims(cell: Cell) -> ScenarioClaims:
+        """Return the claims of a cell's scenario; none if the scenario does not come with tcbench."""
         try:
             return shipped_claims(cell)
         except ScenarioError:

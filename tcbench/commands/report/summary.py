@@ -158,6 +158,8 @@ def _answers(fastest: _Fastest, over_base: Speedups) -> Iterator[tuple[str, Para
 
 
 def _brought(fastest: _Fastest) -> Paragraph:
+    """Say what each rung of the fastest config gained: first those that helped, then the slower and the undecided
+    ones."""
     if not fastest.judged:
         return say(", ".join(map(str, fastest.rungs)), ".")
     helpful = fastest.helpful

@@ -87,9 +87,11 @@ def to_json(rooflines: Iterable[CellRoofline]) -> str:
 
 
 def _cell_json(roofline: CellRoofline) -> dict[str, Any]:
+    """Return one cell's roofline as JSON: its ceilings, phases and layers."""
     ceilings = roofline.ceilings
 
     def part_json(part: WorkPart) -> dict[str, Any]:
+        """Return the figures of a layer or phase, with its least time under the roofline."""
         figures = fields(part, "name phase flops bytes flop_per_byte=intensity time_s flops_s")
         return figures | {"floor_s": part.least_s(ceilings, roofline.precision)}
 

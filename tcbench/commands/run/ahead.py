@@ -24,6 +24,7 @@ def build(cells: Iterable[Cell], device: str, progress: Progress) -> str:
     single_rank_cells = [cell for cell in dict.fromkeys(cells) if cell.backend == DEFAULT_BACKEND and cell.ranks == 1]
 
     def works(properties: GpuProperties) -> Iterable[tuple[Work, CudnnSettings]]:
+        """Yield the works of all cells that can be traced for this GPU, with the cells' cuDNN settings."""
         from tcbench.run import demand  # slow to import, and few kinds of device need it
 
         processes = min(_MOST_PROCESSES, machine.usable_cpus())

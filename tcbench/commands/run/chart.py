@@ -53,6 +53,7 @@ def throughput_section(settings: Settings, over_base: Speedups, swatches: Swatch
     """Return the page's section on throughput, with a chart and a table for each setting."""
 
     def figure(part: SettingCells) -> AnyBlock:
+        """Return the chart and table of one setting."""
         per_second = f"{part.setting.cell.unit.capitalize()} per second"
         title, groups = part.titled(per_second), [*part.by_batch_size.values()]
         notes = [*left_out({"configs": len(part.configs), "batch sizes": len(groups)}), *footnotes(part.summaries)]
@@ -99,6 +100,7 @@ def machines_chart(summaries: Sequence[CellSummary], configs: Sequence[str] = (B
     winners: dict[Setting, dict[str, list[int]]] = {}
 
     def bar(setting: Setting, config: str, batch_size: int) -> Bar:
+        """Return the bar of a config on a machine; for BEST, that of the machine's fastest config."""
         if config != BEST:
             return Bar(config, cell_at(settings[setting], config, batch_size), fill=fills[setting])
         candidates = [s for s in settings[setting] if s.cell.batch_size == batch_size]
@@ -178,6 +180,7 @@ def slide_chart(summaries: Sequence[CellSummary], slide: int) -> Figure:
     not_run: list[str] = []
 
     def groups_of(cells: Sequence[CellSummary]) -> Iterable[BarGroup]:
+        """Yield the bars of each batch size in the order of the slide, and note the configs that were not run."""
         shown = cells if slide == 33 else [s for s in cells if s.cell.config in stages]
         for batch_size in batch_sizes_of(shown):
             bars = [Bar(config, cell_at(cells, config, batch_size)) for config in stages]
@@ -187,6 +190,7 @@ def slide_chart(summaries: Sequence[CellSummary], slide: int) -> Figure:
             yield str(batch_size), bars
 
     def best_bar(cells: Sequence[CellSummary], batch_size: int) -> Bar:
+        """Return the bar of the fastest config at a batch size, with its speed-up."""
         winner = best(s for s in cells if s.cell.batch_size == batch_size)
         if winner is None:
             return Bar("best", None)

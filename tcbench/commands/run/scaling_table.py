@@ -42,6 +42,8 @@ def columns(curves: Sequence[Curve]) -> tuple[Column[CurveRow], ...]:
     unit = rate_unit(map(_cell, curves))
 
     def allreduce(heading: str, figure: Callable[[AllReduce], object], kind: Kind, mark: str = "") -> Column[CurveRow]:
+        """Return a column with a figure of the all-reduce; rows whose all-reduce overlaps other phases get the mark."""
+
         def overlap_mark(row: CurveRow) -> str:
             return mark if row.point.allreduce and row.point.allreduce.overlaps else ""
 

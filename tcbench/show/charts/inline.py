@@ -92,6 +92,8 @@ def variable(colour: str) -> str:
 
 
 def _on_dark_page(code: str) -> str:
+    """Return the CSS colour that replaces a colour of the chart on a dark page. Backgrounds become dark, series
+    lighter."""
     channels = [int(code[i : i + 2], 16) for i in (0, 2, 4)]
     if max(channels) - min(channels) < 8 and min(channels) > 0xD0:  # a background, not a series
         return f"oklch(from #{code} calc(1.2 - l) c h)"
@@ -99,6 +101,7 @@ def _on_dark_page(code: str) -> str:
 
 
 def _write_tooltips(root: ET.Element, texts_by_id: dict[str, tuple[str, ...]]) -> None:
+    """Give groups of shapes their tooltips: one per shape if there are as many texts, else one for the group."""
     for group in root.iter("g"):
         texts = texts_by_id.get(group.get("id", ""))
         if not texts:

@@ -59,6 +59,7 @@ def around(points: Sequence[tuple[float, float]], half: float) -> list[Bbox]:
 
 
 def _places(x: float, y: float, size: Bbox, gap: float, far: bool) -> Iterator[Bbox]:
+    """Yield candidate places of a label around a point, nearest first; with `far` also at twice the distance."""
     for reach in (1, 2)[: 1 + far]:
         for right, up in _DIRECTIONS:
             left = x + right * reach * gap + (right - 1) / 2 * size.width

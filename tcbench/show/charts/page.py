@@ -107,6 +107,7 @@ class ChartPage:
         return sum(max(text_width(label, LEGEND) for label in labels) for labels in words)
 
     def _legend(self, rows: Sequence[Sequence[Artist]], options: dict[str, Any]) -> Legend:
+        """Draw a legend with one line per row; a row that continues another begins with "…"."""
         columns = max(map(len, rows))
         blank = Line2D([], [], linestyle="none", label="")
         handles = [row[i] if i < len(row) else blank for i in range(columns) for row in rows]

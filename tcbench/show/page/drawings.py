@@ -31,6 +31,7 @@ def figure(
     """
 
     def draw() -> Drawn:
+        """Draw the figure as inline SVG; the reason in its place if there is nothing to draw."""
         try:
             drawing = make()
         except SelectionError as error:

@@ -39,6 +39,7 @@ def _hash(text: str) -> str:
 
 @functools.cache
 def _environment() -> Environment:
+    """Return Jinja's environment for the templates in this folder."""
     environment = Environment(
         loader=FileSystemLoader(_FOLDER),
         autoescape=True,
@@ -57,6 +58,7 @@ def _breakable(text: str) -> Markup:
 
 @functools.cache
 def _text(name: str) -> str:
+    """Return a style or script that the page includes. Raises ValueError if it could end its HTML element."""
     text = (_FOLDER / name).read_text(encoding="utf-8")
     # Either would end the HTML element that contains the text.
     if "</" in text or "<!--" in text:
