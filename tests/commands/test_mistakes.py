@@ -192,10 +192,10 @@ MISTAKES = {
     "forecast --gpu V100 --image-size 31": "--image-size 31: resnet50 takes images of at least 32 pixels",
     "forecast --gpu V100 nowhere": "scenario 'nowhere': unknown",
     "forecast": "expected --gpu, such as --gpu V100, or --device cpu",
-    "forecast --gpu V100 --device cpu": "--device cpu forecasts this machine alone: expected no --gpu",
+    "forecast --gpu V100 --device cpu": "--device cpu forecasts this machine only; omit --gpu",
     **dict.fromkeys(
         ("forecast --gpu V100 --ranks 8,64 --link abci", "forecast --over results --ranks 8 --link 12.5,10"),
-        "--ranks, --link and --over are gone with their model; `tcbench run scaling --ranks 1,2`",
+        "--ranks, --link and --over were removed; measure ranks with `tcbench run scaling --ranks 1,2`",
     ),
     # Not comparable: 5
     "report good.jsonl --compare other.jsonl": "other.jsonl: no config and batch size in common",

@@ -15,11 +15,11 @@ from tcbench.show.next_steps import NextStep, machine_needed, out_words
 from tcbench.show.results import read_results
 
 
-@command("Say which of the talk's claims hold here.")
+@command("Show which of the talk's claims hold here.")
 def claims(
     results: list[str] | None = options.results_argument(
-        "; beside them timelines of `tcbench profile`, which tell kernels per step, and a document of `tcbench "
-        "numerics` (else the newest beside the records)"
+        "; also timelines of `tcbench profile`, for the kernels per step, and a document of `tcbench numerics` (else "
+        "the newest next to the records)"
     ),
     scenario: str | None = options.GENERAL.option(
         "--scenario NAME",
@@ -31,9 +31,9 @@ def claims(
     out: Path = options.RESULTS_FOLDER,
     details: bool = options.DETAILS,
 ) -> None:
-    """The scorecard: each claim of the scenario, the talk in 2018 beside this machine, with the figures it rests on. A
-    claim holds, does not hold, is undecided (its interval includes the limit) or was not measured. The exit code is 0
-    whatever holds.
+    """Show a scorecard: each claim of the scenario, its outcome in the talk of 2018 and on this machine, and the
+    figures behind it. A claim holds, does not hold, is undecided (its interval includes the limit) or was not measured.
+    The exit code is 0 in all these cases.
 
     Examples:
     tcbench claims                                    the newest run
@@ -51,7 +51,7 @@ def claims(
     sources = (by_timelines(bottlenecks), *training_evidence(inputs.documents, inputs.paths))
     cards = scorecards(inputs.records, claims_of(scenario, options.words), sources, lacking)
     if bottlenecks and len(cards) > 1:
-        raise SelectionError("timelines do not say which machine they are of; name the records of one run with them")
+        raise SelectionError("timelines do not record their machine; name the records of only one run with them")
     if format_ != "table":
         typer.echo(table.to_json(cards) if format_ == "json" else table.markdown(cards))
         return
@@ -66,7 +66,7 @@ def claims(
     console.offer(
         NextStep(
             (*shlex.split(run)[1:], *out_words(out)),
-            "measures what is missing",
+            "measure what is missing",
             machine_needed(card.cell.device, card.machine),
         )
         for card in cards

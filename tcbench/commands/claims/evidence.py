@@ -41,7 +41,7 @@ def training_evidence(requested: Sequence[Path], paths: Sequence[Path]) -> tuple
             continue
         many = document.setting.ranks > 1
         if many in chosen and requested:
-            raise SelectionError(f"{len(requested)} documents of `tcbench numerics` were named; name one")
+            raise SelectionError(f"{len(requested)} documents of `tcbench numerics` were named; expected one")
         chosen.setdefault(many, document_evidence(document, source=path.name))
 
     return tuple(chosen.values())

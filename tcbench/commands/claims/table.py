@@ -47,7 +47,7 @@ def tally(card: Scorecard) -> str:
     """Return `12 of 21 claims hold here, 3 do not, 1 is undecided, 5 are not measured`, and what is not testable
     here."""
     if not card.claims:
-        return "no claims: the scenario makes none; [[claim]] tables do"
+        return "no claims: the scenario has no [[claim]] tables"
     n = len(card.claims)
     holds, fails, open_, unknown, never = map(card.count, OUTCOMES)
     return (
@@ -86,11 +86,9 @@ def notes(cards: Sequence[Scorecard]) -> list[str]:
     if any(outcome.unit == "steps" for outcome in outcomes):
         lines.append(Caution(f"*: over the steps of one trial; {TAKE_ENOUGH}."))
     if any(outcome.ratio is not None for outcome in outcomes):
-        lines.append("(a to b): 95% interval; the whole of it decides a claim.")
+        lines.append("(a to b): 95% interval; a claim is decided only if all of it agrees.")
     if any(outcome.why.endswith(EMULATED) for outcome in outcomes):
-        lines.append(
-            "emulated: this processor lacks the instructions of that precision, whose speed says nothing here."
-        )
+        lines.append("emulated: this processor lacks instructions for that precision, so its speed here means nothing.")
     if any(evaluated.claim.slide is not None for evaluated in claims):
         lines.append("2018: on the talk's Tesla V100-16GB, at the batch sizes of the slide.")
     return lines

@@ -162,7 +162,7 @@ def bottleneck_section(explanations: Sequence[Explanation], settings: Settings) 
             *advice_columns(cells),
             *stage_columns(cells),
         )
-        caption = part.titled("What holds each cell back, and what to try next")
+        caption = part.titled("What limits each cell, and what to try next")
         ordered = sorted(cells, key=lambda cell: cell.summary.cell.batch_size)
         table = Table(shown, ordered, caption)
         keys = {summary.key for summary in part.drawn}
@@ -173,7 +173,7 @@ def bottleneck_section(explanations: Sequence[Explanation], settings: Settings) 
         return drawings.setting_block(part, chart, title, "bottlenecks", table, remarks)
 
     tally = Points(tuple(_verdict_counts(explanations)))
-    return Section("bottlenecks", "What holds it back", (tally, *settings.blocks(figure)))
+    return Section("bottlenecks", "Bottlenecks", (tally, *settings.blocks(figure)))
 
 
 def _verdict_counts(explanations: Sequence[Explanation]) -> list[tuple[Badge | None, Paragraph]]:
@@ -204,7 +204,7 @@ def _verdict(cell: Explanation) -> Badge:
 def held_back(cell: Explanation) -> Paragraph:
     """Return a sentence on what limits a cell, with its figures."""
     if cell.bottleneck is None:
-        return say("not known: it left no profiled pass.")
+        return say("unknown: the cell has no profiled pass.")
     limit, _, figures = limit_sentence(cell.bottleneck).partition(": ")
     return say(strong(limit), f": {figures}.")
 
@@ -219,7 +219,7 @@ def would_help(cell: Explanation, otherwise: str = "") -> Paragraph:
         name, colon, expected = next_rung_words(cell).partition(":")
         first: list[str | Piece] = [strong(name), colon + expected]
     elif cell.undecided and cell.undecided.ratio:
-        ratio = f": {factor(cell.undecided.ratio.value)} where it was tried, undecided"
+        ratio = f": {factor(cell.undecided.ratio.value)} where it was measured, undecided"
         first = [strong(kept_together(rung_change(cell.undecided))), ratio]
     elif cell.bottleneck is None or cell.summary.cell.is_own:
         return ()
@@ -230,13 +230,13 @@ def would_help(cell: Explanation, otherwise: str = "") -> Paragraph:
 
 
 def next_rung_words(cell: Explanation) -> str:
-    """Return the next rung in words: "+ dali: 70.1 images/s expected (65.2 to 75.4), 1.19× of now".
+    """Return the next rung in words: "+ dali: 70.1 images/s expected (65.2 to 75.4), 1.19× the present rate".
 
     Empty if no rung is advised."""
     if cell.advice is None or cell.bottleneck is None:
         return ""
     name, expected = kept_together(rung_change(cell.advice)), cell.advice.expected
     if expected is None:
-        return f"{name}: by how much is not known"
-    gain = factor(expected.value / cell.bottleneck.images_per_s)
-    return f"{name}: {number(expected.value)} {cell.summary.cell.unit}/s expected ({limits(expected)}), {gain} of now"
+        return f"{name}: expected gain unknown"
+    gain = f"{factor(expected.value / cell.bottleneck.images_per_s)} the present rate"
+    return f"{name}: {number(expected.value)} {cell.summary.cell.unit}/s expected ({limits(expected)}), {gain}"

@@ -22,16 +22,17 @@ if TYPE_CHECKING:
 @command("Show what limits each cell, and what to try next.")
 def explain(
     results: list[str] | None = options.results_argument(", or timelines of `tcbench profile`"),
-    details: bool = options.details_option("Also a sentence per cell. "),
+    details: bool = options.details_option("Also show a sentence per cell. "),
     quiet: bool = options.QUIET,
     format_: options.TableOrJson = options.FORMAT,
     out: Path = options.RESULTS_FOLDER,
 ) -> None:
-    """Show for each cell what limits it (input-bound, host-bound, gpu-bound, network-bound or balanced; on a CPU that
-    computes most of a step compute-bound, or its longest phase with its share), with the numbers, the rung to try next
-    and what to expect of it; beside it what was measured, where these results have it.
-    What a config that was not run would launch is timed on this machine's processor, once: the first time takes 2 to 5
-    seconds for each, some minutes for a whole ladder. On a GPU it comes from a table of what cards attain.
+    """Show for each cell what limits it, with the figures, and the rung to try next, with the expected rate and, if it
+    was run, the measured one. The limit is input-bound, host-bound, gpu-bound, network-bound or balanced. If a CPU
+    computes for most of the step, it is compute-bound, or the longest phase and its share.
+
+    For a CPU, the operations of configs that were not run are timed once on this machine: 2 to 5 seconds per config,
+    some minutes for a whole ladder. For a GPU, a table has the rates that cards attain.
 
     Examples:
     tcbench explain                                   the newest run
@@ -48,7 +49,7 @@ def explain(
         _show_timelines(inputs.timelines, format_ == "json")
     if not inputs.records:
         return
-    interrupted = "; what is finished is kept: the same command goes on from there"
+    interrupted = "; finished work is kept; run the same command to continue"
     with stages(quiet, lambda: interrupted) as advance:
         explained = prediction.explain_with_predictions(inputs.records, processes=forecast.PROCESSES, progress=advance)
     if format_ == "json":
@@ -63,7 +64,7 @@ def explain(
     checks = table.checks(explained)
     if checks is not None:
         ran = simulated.measured_or_simulated(record.environment for record in inputs.records)
-        console.table(checks, f"The model against what was {ran}:")
+        console.table(checks, f"The model compared with what was {ran}:")
     console.notes(table.notes(explained))
     console.offer(_next_steps(explained, results or (), out))
 
@@ -83,15 +84,15 @@ def _next_steps(explained: Sequence[Explanation], results: Sequence[str], out: P
         and summary.cell.scenario_cudnn is None
     ]
     steps = [
-        cell_step("run", summary.cell, "tries what is next", config=config, out=out, machine=summary.machine)
+        cell_step("run", summary.cell, "try the next rung", config=config, out=out, machine=summary.machine)
         for summary, config in untried[:1]
     ]
     steps += [
-        cell_step("profile", summary.cell, "where a step of the fastest goes", out=out, machine=summary.machine)
+        cell_step("profile", summary.cell, "where the fastest cell spends its step", out=out, machine=summary.machine)
         for _, summary, _ in rates[:1]
     ]
     yield from filter(None, steps)
-    yield NextStep(("report", *results, *out_words(out)), "all of it on one page")
+    yield NextStep(("report", *results, *out_words(out)), "everything on one page")
 
 
 def _show_timelines(timelines: Sequence[Timeline], json: bool) -> None:

@@ -71,7 +71,7 @@ def stage_columns(explanations: Sequence[Explanation]) -> tuple[Column[Explanati
     def phase_column(name: str) -> Column[Explanation]:
         return column(name, lambda b: next((p.host_s for p in b.phases if p.name == name), None))
 
-    columns = [column("input", lambda b: "beside" if b.needs.input_s is None else b.needs.input_s)]
+    columns = [column("input", lambda b: "async" if b.needs.input_s is None else b.needs.input_s)]
     if any(b.on_gpu for b in bottlenecks):
         columns += [column("host", lambda b: b.needs.host_s), column("GPU", lambda b: b.needs.gpu_s)]
     else:
@@ -152,14 +152,14 @@ def _left_to_gain(explanations: Sequence[Explanation]) -> list[str]:
     if not rated:
         on_cpu = any(e.bottleneck and not e.bottleneck.on_gpu and model_of(e.summary.cell) for e in explanations)
         return [
-            "`tcbench roofline` measures what this machine can do at most; then this note says what is left to gain."
+            "Run `tcbench roofline` to measure this machine's ceilings; this note then shows the possible gain."
         ] * on_cpu
     _, fastest, below = max(rated, key=lambda pair: pair[0])
     needs_s = fastest.bottleneck.needs.host_s if fastest.bottleneck else 0.0
     return [
-        f"Left to gain by the fastest, {fastest.summary.cell.label}: a step computes {milliseconds(needs_s)}, and "
-        f"at least {milliseconds(below.least_s)} by the machine's ceilings: at most {factor(needs_s / below.least_s)}, "
-        f"most of it in {below.phase}, at {percent(below.share, 0)} of its ceiling (--details: of every cell).",
+        f"Possible gain of the fastest cell, {fastest.summary.cell.label}: at most {factor(needs_s / below.least_s)}. "
+        f"A step computes {milliseconds(needs_s)}, the machine's ceilings allow {milliseconds(below.least_s)}; most of "
+        f"it is in {below.phase}, at {percent(below.share, 0)} of its ceiling (--details shows every cell).",
     ]
 
 
@@ -241,30 +241,32 @@ def notes(explanations: Sequence[Explanation]) -> list[str]:
     lines: list[str] = [*map(Caution, outlier_lines([e.summary for e in explanations])), *_left_to_gain(explanations)]
     lines += [f"{listed(list(dict.fromkeys(names)))}: {words}." for words, names in evidence.items()]
     if unsteady := [e.summary.cell.label for e in explanations if e.bottleneck and e.bottleneck.unsteady]:
-        lines.append(Caution(f"unsettled: one trial, and a few long steps make its mean: {first_few(unsteady, 3)}."))
+        lines.append(
+            Caution(f"unsettled: one trial, whose mean depends on a few long steps: {first_few(unsteady, 3)}.")
+        )
     if any(e.bottleneck and e.bottleneck.on_gpu for e in explanations):
         lines.append("input, host, GPU: what each needs per step without waiting.")
     if any(e.bottleneck and e.bottleneck.needs.input_s is None for e in explanations):
-        lines.append("beside: input is made in its own threads, and no step waits for it.")
+        lines.append("async: input is prepared in its own threads, and no step waits for it.")
     if any(map(flop_utilisation, explanations)):
-        lines.append(
-            "FLOPs: those that the step declares, in a second, over the most that `tcbench roofline` measured."
-        )
+        lines.append("FLOPs: the step's declared FLOP/s as a share of the ceiling that `tcbench roofline` measured.")
     if any(gain.expected for e in explanations for gain in e.gains):
         lines.append(
-            "expected: by the times of what a step would launch, relative to this cell's own step; nine of ten lie "
-            "within the limits. Empty where the model does not know both configs."
+            "expected: from the times of the operations of a step, relative to this cell's own step; nine of ten lie "
+            "within the limits. Empty if the model does not cover both configs."
         )
     if any(gain.expected and math.isnan(gain.expected.high) for e in explanations for gain in e.gains):
         lines.append(
-            Caution("± unknown: what the step launches was timed on a busy machine; it is timed again next time.")
+            Caution("± unknown: the operations of a step were timed on a busy machine; the next call times them again.")
         )
     if any(e.checked and e.summary.unit == "steps" for e in explanations):
         lines.append(Caution(f"Not judged: {TAKE_ENOUGH}."))
     if any(e.bottleneck and e.bottleneck.ranks > 1 for e in explanations):
-        lines.append("With many ranks: the needs of the rank that the others wait for; throughput of all of them.")
+        lines.append(
+            "With several ranks, times are those of the rank that the others wait for, throughput is that of all ranks."
+        )
     if any(e.bottleneck and e.bottleneck.on_gpu and e.bottleneck.needs.gpu_s is None for e in explanations):
-        lines.append("GPU: known only where it fills the step; `tcbench profile` shows how long it is busy.")
+        lines.append("GPU: known only if it is busy for the whole step; `tcbench profile` shows how long it is busy.")
     return lines + doubtful((e.summary.cell.label, e.bottleneck) for e in explanations)
 
 
@@ -274,7 +276,7 @@ def cost_lines(costs: Sequence[PartCost]) -> list[str]:
         return []
     kinds = summed((cost.part.name.rpartition("/")[2], cost.share) for cost in costs)
     costs = costs[:COSTLIEST]
-    lines = [f"costliest, {percent(sum(cost.share for cost in costs), 0)} of a step together:"]
+    lines = [f"costliest parts, together {percent(sum(cost.share for cost in costs), 0)} of a step:"]
     name_width, phase_width = (max(len(getattr(cost.part, label)) for cost in costs) for label in ("name", "phase"))
     for cost in costs:
         part, reached = cost.part, "" if cost.of_ceiling is None else f", {percent(cost.of_ceiling, 0)} of that reached"
@@ -286,7 +288,7 @@ def cost_lines(costs: Sequence[PartCost]) -> list[str]:
         ranked = sorted(kinds.items(), key=lambda kind: -kind[1])[:_KINDS]
         lines.append(f"by kind: {', '.join(f'{kind} {percent(share, 0)}' for kind, share in ranked)}")
     if any(cost.part.bytes and not cost.bound for cost in costs):
-        lines.append("unknown: what bounds them, until `tcbench roofline` has measured this machine's ceilings")
+        lines.append("unknown: run `tcbench roofline` to measure this machine's ceilings")
     return lines
 
 

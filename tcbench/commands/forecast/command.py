@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from tcbench.commands.forecast.forecast import Forecast
     from tcbench.core.record import Selection
 
-_KEPT = "; what is finished is kept: the same command continues from there"
+_KEPT = "; finished work is kept; run the same command to continue"
 """Says, after an interruption, how to resume."""
 
 
@@ -23,8 +23,8 @@ def _refuse_many_ranks(value: str | None) -> None:
     """Raise SelectionError for the options of the model of many ranks, which was removed."""
     if value is not None:
         raise SelectionError(
-            "--ranks, --link and --over are gone with their model; `tcbench run scaling --ranks 1,2` measures many "
-            "ranks, and `tcbench plot --kind scaling` draws them"
+            "--ranks, --link and --over were removed; measure ranks with `tcbench run scaling --ranks 1,2`, and "
+            "draw them with `tcbench plot --kind scaling`"
         )
 
 
@@ -34,7 +34,7 @@ def _refuse_many_ranks(value: str | None) -> None:
     scenario=options.OptionField(options.scenario_argument(" Default: naruse2018, cpu with --device cpu.")),
     device=options.CELLS.field(
         "--device cpu",
-        "In place of --gpu, this machine's processor: what steps would launch is timed. Default: none.",
+        "Instead of --gpu: forecast for this machine's CPU, by timing the operations of a step. Default: none.",
         str,
         "",
         takes="`cpu`",
@@ -44,27 +44,26 @@ def forecast(
     *,
     gpu: str | None = options.CELLS.option(
         "--gpu GPU",
-        "V100, T4, A100, L40S, H100, H200, B200, or a JSON file with the same fields. Default: none; this or "
-        "--device is needed.",
+        "V100, T4, A100, L40S, H100, H200, B200, or a JSON file with the same fields. Default: none; --gpu "
+        "or --device is required.",
         takes="a GPU that `tcbench list --gpus` shows, or a JSON file of one",
         complete=options.completion("complete_gpu"),
     ),
     chosen: Selection,
-    fresh: bool = options.CELLS.option("--fresh", "Compute again, ignoring kept results."),
+    fresh: bool = options.CELLS.option("--fresh", "Compute again, ignoring cached results."),
     _many_ranks: str | None = typer.Option(
         None, "--ranks", "--link", "--over", hidden=True, callback=_refuse_many_ranks
     ),
-    details: bool = options.details_option("Also every operation of every cell. "),
+    details: bool = options.details_option("Also show every operation of every cell. "),
     quiet: bool = options.QUIET,
     format_: options.TableOrJson = options.FORMAT,
 ) -> None:
-    """Forecast, without any GPU, what each cell would need on one: whether cuDNN has a plan for every operation there,
-    how much of the card's memory a step takes, its operations and bytes, the least time that these imply, and the time
-    to expect. With --device cpu, the step to expect of each cell on this machine, which launches in the step's order
-    what the cell would, and trains nothing.
+    """Forecast what each cell would need on a GPU, without having one: whether cuDNN has a plan for every operation,
+    how much of the card's memory a step takes, its operations and bytes, the least time that these imply, and the
+    expected time. With --device cpu, forecast the step of each cell on this machine: its operations run in the order of
+    the step, and nothing is trained.
 
-    Exit code: 0, also when a cell does not fit (that is an answer); 2 for a mistake in
-    the command, the scenario or the GPU's file.
+    Exit code: 0, also when a cell does not fit; 2 for a mistake in the command, the scenario or the GPU's file.
 
     Examples:
     tcbench forecast --gpu H200                        the talk's matrix on an H200
@@ -75,11 +74,11 @@ def forecast(
     """
     if chosen.device:
         if gpu:
-            raise SelectionError("--device cpu forecasts this machine alone: expected no --gpu")
+            raise SelectionError("--device cpu forecasts this machine only; omit --gpu")
         _print_here(chosen, fresh, quiet, format_ == "json", details)
         return
     if chosen.input:
-        raise SelectionError("--data: of a GPU that is not here only what it computes is forecast; leave it out")
+        raise SelectionError("--data: a forecast for a GPU covers only its own work, not the input; omit --data")
     if gpu is None:
         raise SelectionError("expected --gpu, such as --gpu V100, or --device cpu")
     _print(_forecast(gpu, chosen, fresh, quiet), details, format_ == "json")
@@ -107,7 +106,7 @@ def _print_here(chosen: Selection, fresh: bool, quiet: bool, json: bool, details
     from tcbench.run.plan import plan_of
 
     if chosen.device != host_device().name:
-        raise SelectionError(f"--device {chosen.device}: expected {host_device().name}; of a GPU, --gpu")
+        raise SelectionError(f"--device {chosen.device}: expected {host_device().name}; for a GPU, use --gpu")
     planned = plan_of(chosen)
     with stages(quiet, lambda: _KEPT) as advance:
         images.check_folder(planned, advance)

@@ -55,13 +55,13 @@ def notes(predictions: Mapping[Cell, StepTimeOrReason]) -> list[str]:
     """Return the notes on how to read the table."""
     parts = [answer for answer in predictions.values() if isinstance(answer, StepTime)]
     busy = [answer for answer in parts if answer.lost >= BUSY]
-    lines = ["works: what a step launches, in its order; host: the program that launches it."] * bool(parts)
+    lines = ["works: the operations that a step launches; host: the program that launches them."] * bool(parts)
     if len(busy) < len(parts):
         lines.append(
-            f"Nine of ten steps lie within {percent(ON_HOST, 0)} of the step that is expected, as measured on two "
-            "shared cores (docs/method.md)."
+            f"Nine of ten steps lie within {percent(ON_HOST, 0)} of the expected step, as measured on two shared cores "
+            "(docs/method.md)."
         )
-    more = f"or more: {counted(len(busy), 'step was', 'steps were')} timed on a busy machine: too slow, and not kept."
+    more = f"or more: {counted(len(busy), 'step was', 'steps were')} timed on a busy machine: too slow, and not cached."
     return [*[Caution(more)] * bool(busy), *lines]
 
 

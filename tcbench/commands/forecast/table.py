@@ -114,7 +114,7 @@ def notes(forecast: Forecast) -> list[str]:
         calls = any(cell.of_kind("call") for cell in forecast.cells)
         more = "; batch normalisation by cuDNN's older calls needs none" if calls else ""
         lines.append(
-            f"Plans: built by cuDNN {prospects.library}, the heuristic's first{more}; "
+            f"Plans: built by cuDNN {prospects.library}, the first of its heuristic{more}; "
             "autotuning may choose others, up to the workspace limit."
         )
         lines += [f"Engines of {line}." for line in engines(forecast)]
@@ -123,10 +123,10 @@ def notes(forecast: Forecast) -> list[str]:
     lines += [
         f"Memory: peak of all arrays, the largest workspace, and an estimated {size(ALLOWANCE_BYTES)} for the device's "
         "context and libraries; memory of a feed (DALI's decoding on the GPU) is not included.",
-        "Launches: requests of the host per step, without the feed's; cuDNN may run several kernels for one.",
-        "By the GPU alone: by what such cards attain of their peaks; nine of ten lie within the limits "
-        "(docs/virtual.md). A host or an input that cannot keep up makes the step longer; rungs that act on these "
-        f"change nothing here; `tcbench run --device virtual:{forecast.gpu.name} --data modelled:8000` models them.",
+        "Launches: requests of the host per step, without those of the feed; cuDNN may run several kernels for one.",
+        "By the GPU alone: from the share of their peaks that such cards attain; nine of ten lie within the limits "
+        "(docs/virtual.md). A slow host or input makes the step longer, and rungs that act on these change nothing "
+        f"here; `tcbench run --device virtual:{forecast.gpu.name} --data modelled:8000` models them.",
     ]
     return lines
 

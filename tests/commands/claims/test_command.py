@@ -93,7 +93,7 @@ def test_timelines_beside_the_records_tell_kernels_per_step(tmp_path: Path) -> N
     claim = next(claim for claim in card["claims"] if claim["relation"] == "fewer kernels")
     assert (claim["outcome"], claim["why"]) == ("holds", "64: 3 kernels per step against 5")
     both = ended(tmp_path, "claims", str(CPU), str(PEERS), *arguments, code=2)
-    assert "timelines do not say which machine they are of; name the records of one run with them" in both.err
+    assert "timelines do not record their machine; name the records of only one run with them" in both.err
 
 
 OWN = """
@@ -119,4 +119,4 @@ def test_results_of_a_scenario_that_is_not_here_ask_for_its_file(tmp_path: Path)
     [card] = outcomes(tmp_path, "mine.jsonl", "--scenario", "mine.toml")
     assert [claim["outcome"] for claim in card["claims"]] == ["holds"]
     none = ended(tmp_path, "claims", "mine.jsonl", "--scenario", "none.toml")
-    assert "no claims: the scenario makes none" in none.out
+    assert "no claims: the scenario has no" in none.out

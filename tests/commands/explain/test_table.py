@@ -91,7 +91,7 @@ def test_the_costliest_parts_line_up_and_what_bounds_them_is_known_or_said_to_be
         PartCost(loss, 0),
     ]
     assert view.cost_lines(costs) == [
-        "costliest, 60% of a step together:",
+        "costliest parts, together 60% of a step:",
         "   50.0%     12 ms  a/conv  forward  bounded by arithmetic, 25% of that reached",
         "   10.0%      2 ms  io",
         "    0.0%      1 ms  loss    forward",
@@ -123,7 +123,7 @@ def test_one_trial_each_is_said_not_to_be_judged(trials: int, remark: bool) -> N
 def test_on_a_cpu_the_phase_farthest_below_the_ceilings_is_named_and_what_is_left_to_gain(monkeypatch) -> None:
     measurement = factories.make_measurement([1.0] * 5, phases=factories.make_phases({"forward": 0.3, "backward": 0.7}))
     records = [factories.make_record(trial=n, measurement=measurement) for n in range(2)]
-    assert any("`tcbench roofline` measures" in note for note in view.notes(explain(records)))
+    assert any("Run `tcbench roofline` to measure" in note for note in view.notes(explain(records)))
     limits = Ceilings("this", {"fp32": 5e10}, 1e12, "measured")
     monkeypatch.setattr("tcbench.run.ceilings._cached", lambda _: limits)
     explained = explain(records)

@@ -50,7 +50,7 @@ def test_an_interrupted_forecast_says_that_it_goes_on_where_it_was(folder):
     os.killpg(process.pid, signal.SIGINT)  # as a terminal does: the workers get it too
     done = finish(process)
     assert (done.code, done.out) == (130, "")
-    assert "interrupted; what is finished is kept" in done.err
+    assert "interrupted; finished work is kept" in done.err
     assert "Traceback" not in done.err
 
 

@@ -43,7 +43,7 @@ def test_a_profile_leaves_a_trace_a_picture_and_a_summary(tmp_path):
     assert picture.read_bytes().startswith(b"\x89PNG")
     summary = text.read_text().strip()
     assert summary.startswith("fp32+dali, batch size 2 on ")
-    assert "costliest, " in summary and summary in done.out
+    assert "costliest parts, together " in summary and summary in done.out
     (line,) = [line for line in done.out.splitlines() if line.startswith("wrote ")]
     written = subprocess.run(["bash", "-c", f"ls {line.removeprefix('wrote ')}"], cwd=tmp_path, capture_output=True)
     assert {tmp_path / name for name in written.stdout.decode().splitlines()} == {trace, picture, text}

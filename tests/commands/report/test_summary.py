@@ -46,7 +46,7 @@ def test_a_reader_of_nothing_else_learns_what_brought_it_what_holds_it_back_what
         "gained by: + nhwc + fused 1.45×, + static_graph 1.11×, + dali 1.10×; undecided: + batched 0.99×.",
         "limited by: compute-bound: the CPU computes 91 ms per step (forward 30 ms, backward 51 ms, update 10 ms); "
         "input is prepared in parallel.",
-        "try next: + cuda_graph: by how much is not known; tried and slower: + fp16 0.50×.",
+        "try next: + cuda_graph: expected gain unknown; tried and slower: + fp16 0.50×.",
         "certainty: fp32 + dali + batched + nhwc + fused at batch size 8 is certainly slower: 70.6 images/s; no factor "
         "over fp32 is undecided.",
     ]
@@ -94,7 +94,7 @@ def test_what_is_expected_of_the_next_rung_has_its_limits_and_its_factor():
     [cell] = reports.results(factories.make_trials(images_per_s=40.0, spread=0.0)).explanations
     foreseen = dataclasses.replace(cell.advice, expected=Interval(60.0, 55.0, 65.0), evidence="")
     answer = words(would_help(dataclasses.replace(cell, advice=foreseen)))
-    assert re.fullmatch(r"\+ .*: 60\.0 images/s expected \(55\.0 to 65\.0\), 1\.50× of now\.", answer)
+    assert re.fullmatch(r"\+ .*: 60\.0 images/s expected \(55\.0 to 65\.0\), 1\.50× the present rate\.", answer)
     nothing = dataclasses.replace(cell, advice=None)
     assert words(would_help(nothing, "sleep")) == "no known rung is expected to make it faster; sleep."
     own_cell = msgspec.structs.replace(cell.summary.cell, input=Input(kind="own"))
