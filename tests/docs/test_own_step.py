@@ -77,7 +77,7 @@ def test_the_pages_steps_are_about_thirty_lines_long():
         ("open_session", "open_sesion", r"module 'my_step' has no 'open_session' \(it has: open_sesion\)"),
         ("return own.step(", "own.step(", "expected a session .*got NoneType"),
         ("import numpy", "import nunpy", "No module named 'nunpy'"),
-        ('now["x"] @ w', 'now["y"] @ w', r"^KeyError: 'y' \(in phase 'forward'\)$"),
+        ('state["x"] @ w', 'state["y"] @ w', r"^KeyError: 'y' \(in phase 'forward'\)$"),
         (
             'bytes={"forward"',
             'bytes={"fprop"',
