@@ -48,6 +48,7 @@ class NetworkBuilder:
         names = "abc"[: len(convs)]
 
         def flow(container: Any, x: Any) -> Any:
+            """Run the block's convolutions in order; the last one also gets the shortcut."""
             h = container["shortcut"](x) if shortcut else x
             for name in names[:-1]:
                 x = container[name](x)

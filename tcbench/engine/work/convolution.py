@@ -70,6 +70,7 @@ class _ConvWork(Work):
     conv: Conv2d
 
     def array(self, name: str) -> Array:
+        """Return an operand's shape and dtype."""
         if name.endswith("sum"):
             return (self.conv.k,), wide(self.conv.dtype)
         # A gradient (gx, gw, gy) has the shape of its array, and `other` is a gradient of x.

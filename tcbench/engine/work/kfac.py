@@ -30,6 +30,7 @@ class KroneckerFactor(Work):
     decay: float
 
     def array(self, name: str) -> Array:
+        """Return an operand's shape and dtype."""
         if name == "factor":
             return (self.size, self.size), wide(self.dtype)
         shape = (self.size, self.samples) if self.layout == "NCHW" else (self.samples, self.size)

@@ -16,6 +16,7 @@ class _Logits(Work):
     dtype: DType
 
     def array(self, name: str) -> Array:
+        """Return an operand's shape and dtype."""
         return {
             "t": ((self.n,), "int32"),
             "log_p": ((self.n, self.k), wide(self.dtype)),

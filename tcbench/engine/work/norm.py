@@ -84,6 +84,7 @@ class _NormWork(Work):
     norm: Norm
 
     def array(self, name: str) -> Array:
+        """Return an operand's shape and dtype."""
         if name in _ACTIVATIONS:
             return self.norm.shape, self.norm.dtype
         if name == "mask":

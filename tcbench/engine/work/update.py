@@ -175,6 +175,7 @@ class _BatchedWork(Work):
     parameters: Parameters
 
     def array(self, name: str) -> Array:
+        """Return an operand's shape and dtype."""
         return {
             "table": ((len(self.parameters.sizes), 2), "int64"),
             "chunks": ((self.parameters.n_chunks, 4), "int64"),

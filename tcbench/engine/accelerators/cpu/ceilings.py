@@ -35,6 +35,7 @@ def measure(threads: int, size: int = PRODUCT_SIZE, n_bytes: int = COPY_BYTES, r
     slices = [slice(len(source) * i // threads, len(source) * (i + 1) // threads) for i in range(threads)]
 
     def by_threads(run: Callable[[slice], object]) -> None:
+        """Call `run` for each slice in a thread of its own, and wait for all."""
         workers = [threading.Thread(target=run, args=(s,)) for s in slices]
         for worker in workers:
             worker.start()

@@ -39,6 +39,7 @@ def examine(open_gpu: Callable[[int], NvmlGpu | None] = nvml.open_gpu) -> Iterat
 
 
 def _packages(gpus: Gpus, installed: tuple[packages.Installed, ...]) -> Iterator[Finding]:
+    """Yield a finding for each part of CUDA: installed and working, installed but broken, or missing."""
     extra = packages.extra_for(gpus)
     for part in packages.PARTS:
         remedy, trouble = packages.remedy(part, extra), packages.trouble(part)
@@ -60,6 +61,7 @@ def _packages(gpus: Gpus, installed: tuple[packages.Installed, ...]) -> Iterator
 
 
 def _gpu(gpu: Gpu, open_gpu: Callable[[int], NvmlGpu | None]) -> Iterator[Finding]:
+    """Yield the findings on one GPU: its facts, its settings, and what else uses it."""
     subject = f"cuda:{gpu.index}"
     facts = [gpu.name, "compute capability {}.{}".format(*gpu.compute_capability), f"{gpu.multiprocessors} SMs"]
     facts.append(f"{gpu.memory_bytes / 2**30:.0f} GiB")
@@ -157,6 +159,7 @@ def _other_processes(gpu: NvmlGpu, now: GpuSample) -> _Advice:
 
 
 def _name(pid: int) -> str:
+    """Return the name of a process in parentheses, or an empty text."""
     try:
         return f" ({Path(f'/proc/{pid}/comm').read_text().strip()})"
     except OSError:

@@ -133,6 +133,7 @@ class CuptiActivities:
                 _LOG.debug("a record of CUPTI's cannot be read", exc_info=True)
 
     def _add(self, kind: ActivityKind, name: str, record: Any) -> None:
+        """Store an activity of the GPU. Activities without times count as dropped."""
         begin_ns, end_ns = int(record.start), int(record.end)
         if not begin_ns or not end_ns:  # CUPTI could not time it
             self.dropped += 1
@@ -143,6 +144,7 @@ class CuptiActivities:
         self._activities.append(Activity(kind, name, stream, correlation, begin_ns, end_ns, n_bytes, *in_graph))
 
     def _add_call(self, names: dict[int, str], record: Any) -> None:
+        """Store a call of the CUDA API."""
         number = int(record.cbid)
         name = names.get(number, f"call {number}")
         thread, correlation = int(record.thread_id), int(record.correlation_id)
@@ -151,6 +153,7 @@ class CuptiActivities:
 
 @contextlib.contextmanager
 def _refusals() -> Iterator[None]:
+    """Turn any error of CUPTI into a TraceError."""
     try:
         yield
     except Exception as error:

@@ -109,6 +109,7 @@ def gpus() -> Gpus:
 
 
 def _describe(cuda: ctypes.CDLL, index: int) -> Gpu:
+    """Return the facts of a GPU, from the CUDA driver."""
     device = ctypes.c_int()
     cuda.cuDeviceGet(ctypes.byref(device), index)
     name = ctypes.create_string_buffer(128)

@@ -155,6 +155,7 @@ class CudaAccelerator(Accelerator):
         return run
 
     def _make_graph(self, work: Work) -> Run:
+        """Return a function that runs an operation by its cuDNN plan."""
         plan = self._plans.prepare(work)
         self._choices.append(_choice(work, plan.facts))
         self._reserve(plan.facts.workspace_bytes)

@@ -20,6 +20,8 @@ def static_body(body: _Body) -> _Body:
     recordings: dict[tuple[Any, ...], _Recording] = {}
 
     def replayed(model: Any, x: Any) -> Variables:
+        """Run the body of a model by its recording for inputs of this shape and dtype; record it first if there is
+        none."""
         if not (chainer.config.train and chainer.config.enable_backprop):
             return body(model, x)
         x = chainer.as_variable(x)

@@ -99,6 +99,8 @@ class GpuSite(Site):
             torch.cuda.synchronize()
 
     def upload(self, x: Any, t: Any) -> Batch:
+        """Copy a batch to the GPU from pinned memory, alternating between two buffers; tensors are on the GPU
+        already."""
         if isinstance(x, torch.Tensor):
             return x, t
         self._pinned = self._pinned[::-1]

@@ -60,6 +60,8 @@ class OneDnnAccelerator(HostArrays):
         )
 
     def _choose(self, work: w.Work) -> Choice | None:
+        """Return oneDNN's implementation of an operation, from the process-wide cache if it is there; None if NumPy
+        must do it."""
         choose, prepared = _CHOOSE.get(type(work)), self.engine.prepared
         if choose is not None and work.key not in prepared:
             try:

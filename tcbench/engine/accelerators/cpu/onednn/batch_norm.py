@@ -78,11 +78,13 @@ def _forward_by_onednn(engine: Engine, work: BatchNormForward) -> Choice:
     channels = (slice(None),) if norm.layout == "NCHW" else (...,)
 
     def bind(x: Array, gamma: Array, beta: Array, *rest: Array) -> Callable[[], None]:
+        """Bind arrays, and return a launch."""
         running_mean, running_var, y, mean, inv_std, *mask = rest
         normalise = primitive.bind(x, gamma, beta, y, mean, inv_std, *mask)  # writes the variance to inv_std
         y_maps, update = y.reshape(norm.shape), np.empty_like(mean)
 
         def run() -> None:
+            """Normalise, update the running statistics, and turn the variance into 1 / standard deviation."""
             normalise()
             for running, batch, factor in ((running_mean, mean, momentum), (running_var, inv_std, unbiased)):
                 np.multiply(running, np.float32(1 - momentum), out=running)
@@ -104,6 +106,7 @@ def _noting_nan(engine: Engine, work: BatchNormForward, bind: _Bind) -> _Bind:
     inv_std_position = [operand.name for operand in work.operands].index("inv_std")
 
     def bind_noting(*arrays: Array) -> Callable[[], None]:
+        """Bind arrays, and return a launch that also checks the statistics for NaN."""
         launch, inv_std = bind(*arrays), arrays[inv_std_position]
 
         def run() -> None:
@@ -120,10 +123,12 @@ def _backward_by_onednn(engine: Engine, work: BatchNormBackward) -> Choice:
     primitive = _primitive(engine, work.norm, 0.0, backward=True)
 
     def bind(gy: Array, x: Array, gamma: Array, mean: Array, inv_std: Array, *rest: Array) -> Callable[[], None]:
+        """Bind arrays, and return a launch."""
         variance = np.empty_like(inv_std)
         launch = primitive.bind(gy, x, gamma, mean, variance, *rest)
 
         def run() -> None:
+            """Compute the variance from 1 / standard deviation, then the gradients."""
             # inv_std includes the forward pass's epsilon, so this variance does too, and oneDNN gets epsilon 0.
             np.multiply(inv_std, inv_std, out=variance)
             np.reciprocal(variance, out=variance)
@@ -210,6 +215,7 @@ def _bind_to_c(
     launch = bind([[[call(stage, part)] for part in stage_parts] for stage, stage_parts in stages])
 
     def run_at(addresses: list[int]) -> None:
+        """Launch the functions of batch_norm.c on arrays at these addresses."""
         for place, address in zip(places, addresses, strict=True):
             arguments.arrays[place] = address
         arguments.streams = streams and not (arguments.arrays[_GX] or 0) % _ALIGNED_TO
@@ -272,6 +278,7 @@ def _primitive(engine: Engine, norm: Norm, eps: float, *, backward: bool) -> Pri
     flags = library.USE_SCALE | library.USE_SHIFT | (library.FUSE_RELU if norm.relu else 0)
 
     def describe(dtype: str) -> int:
+        """Return oneDNN's description of the primitive for maps of this dtype."""
         stored = engine.descriptor(dtype, sizes, strides(norm.layout, sizes)).handle
         forward = engine.describe(
             "batch_normalization_forward", library.FORWARD_TRAINING, stored, stored, eps, flags, engine.plain
@@ -283,6 +290,8 @@ def _primitive(engine: Engine, norm: Norm, eps: float, *, backward: bool) -> Pri
         )
 
     def operands(described: int) -> list[Binding]:
+        """Return the primitive's operands in the order in which arrays are passed."""
+
         mask: list[Binding] = []
         if norm.relu:
             mask = [Binding(library.WORKSPACE, engine.descriptor_of(described, library.WORKSPACE), not backward)]

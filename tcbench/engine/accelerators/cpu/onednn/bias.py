@@ -40,10 +40,12 @@ def add(engine: Engine, work: AddBias | AddBiasRelu) -> Choice:
     total = gradient(engine, summed)
 
     def bind(y: Array, b: Array) -> Callable[[], None]:
+        """Bind arrays, and return a launch."""
         sums = np.empty((summed.slices, work.k), np.float32)
         add_up, launch = total.bind(y, sums), primitive.bind(y, b, y)
 
         def run() -> None:
+            """Add the bias. After the first NaN, NumPy does it, because oneDNN's ReLU would turn NaN into 0."""
             add_up()
             engine.has_nan(sums)
             if relu and engine.met_nan:
@@ -79,6 +81,7 @@ def gradient(engine: Engine, work: BiasGradient) -> Choice:
         return Binding(index, stored, index == library.DST, stored.bytes if sliced else 0)
 
     def describe(dtype: str) -> int:
+        """Return oneDNN's description of the sum as a matrix product with ones."""
         ones, gy = (operand(index, dtype, sizes) for index, sizes in ((ones_index, ones_sizes), (gy_index, gy_sizes)))
         left, right = (gy, ones) if of_maps else (ones, gy)
         written = operand(library.DST, "float32", gb_sizes)

@@ -120,6 +120,7 @@ def _convolutions(engine: Engine, work: _Pass, conv: Conv2d, partial: bool) -> t
         raise Unimplemented("oneDNN 3.2 on AMX returns garbage where width < stride")
 
     def describe(dtype: DType) -> int:
+        """Return oneDNN's description of the convolution in this dtype."""
         computed = replace(conv, dtype=dtype)
         stored = _stored(engine, computed, computed)
         x, y = stored["x"].handle, stored["y"].handle

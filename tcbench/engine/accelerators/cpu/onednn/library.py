@@ -488,6 +488,7 @@ class Engine:
         return handle.value or 0
 
     def _call(self, function: str, *arguments: Any) -> None:
+        """Call a function of oneDNN. Raises Unimplemented, or RuntimeError with the function's status."""
         status = getattr(self._library, f"dnnl_{function}")(*arguments)
         if status == _UNIMPLEMENTED:
             raise Unimplemented(function)

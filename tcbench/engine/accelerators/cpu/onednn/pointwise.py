@@ -31,6 +31,7 @@ def relu_backward(engine: Engine, work: w.ReluBackward) -> Choice:
     slices, size, flat = _slices(engine, work)
 
     def describe(dtype: str) -> int:
+        """Return oneDNN's description of the gradient of ReLU in this dtype."""
         stored = engine.descriptor(dtype, (size,), (1,)).handle
         forward = _describe_relu(engine, stored)
         return engine.describe(
@@ -121,6 +122,7 @@ def _pooling(
         return engine.descriptor(dtype, sizes, strides(maps.layout, sizes))
 
     def describe(dtype: str) -> int:
+        """Return oneDNN's description of the pooling, or of its gradient, in this dtype."""
         ends = [stored(dtype, sizes).handle for sizes in (x_sizes, y_sizes)]
         forward = engine.describe("pooling_forward", library.FORWARD_TRAINING, algorithm, *ends, *window, engine.plain)
         if not backward:
@@ -155,9 +157,11 @@ def _keeping_nan(engine: Engine, work: w.Work, choice: Choice) -> Choice:
     """Return the choice with a launch that uses NumPy once the engine has met NaN."""
 
     def bind(*arrays: Array) -> Callable[[], None]:
+        """Bind arrays, and return a launch."""
         launch = choice.bind(*arrays)
 
         def run() -> None:
+            """Launch oneDNN's primitive; after the first NaN, NumPy's operation instead, which keeps NaN."""
             if engine.met_nan:
                 compute(work, *arrays)
             else:

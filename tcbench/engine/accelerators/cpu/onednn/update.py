@@ -115,6 +115,7 @@ def _by_c(functions: ctypes.CDLL, work: w.BatchedUpdate) -> Callable[..., None]:
     gradients = (ctypes.c_int * 2)(*(CODES[parameters.gradient_dtype(half)] for half in (False, True)))
 
     def run(table: Array, chunks: Array, master: Array, velocity: Array, state: Array) -> None:
+        """Update all weights by chunks on the threads; skip the step if dynamic loss scaling found an overflow."""
         if work.dynamic and state[w.OVERFLOWS] > 0:
             return
         factors = work.momentum, -work.learning_rate / float(state[w.SCALE]), -work.learning_rate * work.weight_decay
@@ -176,6 +177,7 @@ def _conversions_match_numpy(functions: ctypes.CDLL, stored: np.dtype[Any]) -> b
     """Check conversions in both directions: of every 16-bit value, and of float32 numbers between 16-bit values."""
 
     def agree(source: Array, target: Array, code: int) -> bool:
+        """Return whether the C function converts every number like NumPy; all NaN count as equal."""
         with np.errstate(all="ignore"):
             actual, expected = np.empty_like(target), source.astype(target.dtype)
         functions.convert(source.ctypes.data, actual.ctypes.data, code, source.size)

@@ -48,10 +48,12 @@ def choose(engine: Engine, work: Work, choose_single: Callable[..., Choice]) -> 
     ]
 
     def bind(*arrays: Array) -> Callable[[], None]:
+        """Bind arrays, and return a launch."""
         shaped = {i: arrays[i].reshape(shape) for i, _, shape in converted}
         bound: dict[tuple[int, ...], Callable[[], None]] = {}
 
         def run() -> None:
+            """Convert inputs to float32, run the operation, and convert its outputs back."""
             # Scratch memory is shared by all operations and moves when it grows.
             copies = {i: scratch(f"onednn.widened {i}", shape, "float32") for i, _, shape in converted}
             for i, role, _ in converted:

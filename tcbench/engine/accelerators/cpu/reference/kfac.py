@@ -20,6 +20,7 @@ def factor(work: KroneckerFactor, a: Operands) -> None:
     x = a.x if work.layout == "NCHW" else a.x.T
 
     def compute(span: tuple[int, int]) -> None:
+        """Compute the rows `begin` to `end` of the lower triangle of the factor."""
         begin, end = span
         block = a.with_arrays({"factor": a.raw("factor")[begin:end, :end]})
         product = work.scale * (x[begin:end] @ x[:end].T)
@@ -57,6 +58,7 @@ def cholesky_inverse(work: CholeskyInverse, a: Operands) -> None:
         a.write(x=inverse.T)
 
     def mirror(span: tuple[int, int]) -> None:
+        """Copy the rows `begin` to `end` of the lower triangle to the upper one."""
         begin, end = span
         x[:begin, begin:end] = x[begin:end, :begin].T
         square = np.tril(x[begin:end, begin:end])

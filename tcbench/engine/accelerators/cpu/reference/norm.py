@@ -24,6 +24,7 @@ def forward(work: BatchNormForward, a: Operands) -> None:
     norm = work.norm
 
     def compute(part: Operands) -> None:
+        """Normalise these channels and update their running statistics."""
         mean = _sum(norm, part.x) / norm.count
         y = np.subtract(part.x, _per_channel(norm, mean.astype(a.gamma.dtype)), out=part.result("y"))
         var = _sum(norm, y, y) / norm.count
@@ -59,6 +60,7 @@ def backward(work: BatchNormBackward, a: Operands) -> None:
     norm = work.norm
 
     def compute(part: Operands) -> None:
+        """Compute the gradients of these channels."""
         gy = where_set(part.raw("mask"), part.gy) if norm.relu else part.gy
         gx = np.subtract(part.x, _per_channel(norm, part.mean), out=part.result("gx"))
         inv_std = part.inv_std.astype(np.float64)

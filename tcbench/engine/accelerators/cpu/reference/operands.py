@@ -119,7 +119,10 @@ def computes(*kinds: type[Work], cut: str = "") -> Callable[[Operation], Operati
     With `cut`, names of operands separated by spaces, it is called for parts of these operands on several threads."""
 
     def register(operation: Operation) -> Operation:
+        """Register an operation for these kinds of work, cut into parts for the threads if `cut` is given."""
+
         def in_parts(work: Work, a: Operands) -> None:
+            """Run the operation on parts of its operands, one per thread."""
             parts = a.cut(cut)
             if len(parts) == 1:
                 operation(work, a)

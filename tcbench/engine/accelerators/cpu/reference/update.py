@@ -38,6 +38,7 @@ def unscale(_: w.Unscale, a: Operands) -> None:
     scale = float(state[w.SCALE])
 
     def compute(part: Operands) -> int:
+        """Unscale a part of the gradient, set what is not finite to 0, and return whether anything was not finite."""
         part.write(gx=part.g / scale)
         finite = is_finite(part.raw("gx"))
         part.raw("gx")[~finite] = 0
@@ -57,6 +58,8 @@ def batched_update(work: w.BatchedUpdate, a: Operands) -> None:
     g_factor = -work.learning_rate / float(state[w.SCALE])
 
     def compute(block: Operands) -> int:
+        """Update a block of weights, except where the gradient is not finite, and return how many chunks were not
+        finite."""
         g, v, weights = block.g, block.velocity, block.master
         finite = is_finite(g)
         skipped = slice(0) if finite.all() else ~finite

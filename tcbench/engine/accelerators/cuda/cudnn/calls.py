@@ -152,6 +152,7 @@ class _Descriptors:
         self._library = lib
 
     def tensor(self, layout: str, dtype: str, n: int, c: int, h: int, w: int) -> c_void_p:
+        """Return the descriptor of a tensor with four dimensions."""
         descriptor = self._create("cudnnCreateTensorDescriptor", "cudnnDestroyTensorDescriptor")
         self._library.checked(
             "cudnnSetTensor4dDescriptor", descriptor, _FORMATS[layout], _DATA_TYPES[dtype], n, c, h, w
@@ -164,6 +165,7 @@ class _Descriptors:
         return descriptor
 
     def _create(self, create: str, destroy: str) -> c_void_p:
+        """Create a descriptor that is destroyed together with this object."""
         descriptor = c_void_p()
         self._library.checked(create, ctypes.byref(descriptor))
         weakref.finalize(self, self._library.bare(destroy), c_void_p(descriptor.value))

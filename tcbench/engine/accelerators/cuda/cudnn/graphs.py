@@ -155,6 +155,7 @@ class _Tensors:
         return tensor.set_dim([1, 1, 1, 1]).set_stride([1, 1, 1, 1])
 
     def _matrix_dims(self, operand: w.Operand, transposed: bool = False) -> _Dims:
+        """Return the sizes and strides of an operand as a matrix (1, rows, columns) of channels and pixels."""
         is_filter = operand.name.endswith("w")
         pixels_first = self.layout == "NHWC" and not is_filter
         rows = operand.shape[0 if is_filter else -1 if pixels_first else 1]
@@ -188,6 +189,7 @@ matrix product, also the operands of the two factors and whether each is transpo
 
 
 def _convolution(tensors: _Tensors, work: Any) -> None:
+    """Add a convolution or one of its gradients to the graph; a 1x1 convolution may be a matrix product."""
     operation, arguments, result, factors = _CONVOLUTIONS[type(work)]
     conv, graph, wide = work.conv, tensors.graph, tensors.cudnn.data_type.FLOAT
     if tensors.as_matrices and factors:
@@ -211,6 +213,7 @@ def _convolution(tensors: _Tensors, work: Any) -> None:
 
 
 def _batch_norm_forward(tensors: _Tensors, work: w.BatchNormForward) -> None:
+    """Add a batch normalisation, with addition and ReLU if the work has them, to the graph."""
     graph, norm = tensors.graph, work.norm
     value, mean, inv_std, running_mean, running_var = graph.batchnorm(
         input=tensors.input("x"),
@@ -236,6 +239,7 @@ def _batch_norm_forward(tensors: _Tensors, work: w.BatchNormForward) -> None:
 
 
 def _batch_norm_backward(tensors: _Tensors, work: w.BatchNormBackward) -> None:
+    """Add the gradient of a batch normalisation, of addition and of ReLU to the graph."""
     graph, norm = tensors.graph, work.norm
     gradient = tensors.input("gy")
     if norm.relu:

@@ -57,6 +57,7 @@ def _places() -> Iterator[Path]:
 
 
 def _open(name: str) -> ctypes.CDLL | None:
+    """Load a library from Python's packages, else from where the system finds it; None if it is not there."""
     for candidate in (*(str(place / name) for place in _places() if (place / name).exists()), name):
         with contextlib.suppress(OSError):
             return ctypes.CDLL(candidate, mode=ctypes.RTLD_GLOBAL)

@@ -259,6 +259,7 @@ class Search:
         return NoPlan(self._no("has no plan that computes in float32"))
 
     def _build(self, place: int, plan: str) -> PlanCandidate | None:
+        """Build a plan, and return it as a candidate; None if it cannot be built within the workspace limit."""
         if plan in self.built:
             return PlanCandidate(place, plan, self.built[plan].workspace_bytes)
         try:
@@ -286,6 +287,8 @@ class Search:
         return self._cudnn.behavior_note.RUNTIME_COMPILATION in notes
 
     def _no(self, problem: str) -> str:
+        """Return an error message about this operation on this GPU."""
+
         work: Any = self._work
         shape: Any = work.conv if hasattr(work, "conv") else work.norm
         gpu = f"compute capability {self._sm // 10}.{self._sm % 10}"
@@ -559,6 +562,7 @@ class Plans:
         pointers = (ctypes.c_int64 * len(graphs.slots(work)))(*(addresses[slot] for slot in graphs.slots(work)))
 
         def runner(candidate: PlanCandidate) -> Callable[[], None]:
+            """Return a function that runs a candidate."""
             arguments = ctypes.addressof(pointers), len(pointers), workspace, handle
             if candidate.plan in search.built:
                 return functools.partial(search.built[candidate.plan].graph._execute_with_raw_ptrs, *arguments)
@@ -577,6 +581,7 @@ class Plans:
         return search, _facts(search, candidates[best], ahead=n_ahead, **tuning)
 
     def _restore(self, work: Work, data: bytes) -> Any | None:
+        """Return the graph that a stored plan describes; None if it cannot be restored."""
         try:
             graph = restore(data, {"handle": self.handle})
             _check_order(work, graph)

@@ -64,6 +64,7 @@ def _text(name: str) -> str:
 
 
 def _key(source: str, defines: tuple[str, ...], sm: int) -> Key:
+    """Return the cache key of a kernel: its source with headers, options, compute capability and compiler version."""
     texts = "\0".join(map(_text, (source, *_HEADERS)))
     return {
         "source": hashlib.sha256(texts.encode()).hexdigest(),

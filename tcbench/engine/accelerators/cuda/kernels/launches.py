@@ -116,6 +116,7 @@ def pointwise(work: Pointwise, source: str, function: str) -> KernelLaunch:
 
 @launches(w.BatchNormApply)
 def _apply(work: w.BatchNormApply) -> KernelLaunch:
+    """Return the launch that applies a batch normalisation: threads across channels or pixels, blocks down the rest."""
     norm = work.norm
     defines = (_type(norm.dtype), _layout(norm.layout), f"ADD={int(norm.add)}", f"RELU={int(norm.relu)}")
     if norm.layout == "NHWC":
@@ -150,6 +151,8 @@ def _over_maps(work: w.Work, source: str, maps: Any, rows: int, columns: int, ac
 
 @launches(w.MaxPoolForward, w.MaxPoolBackward)
 def _max_pool(work: w.MaxPoolForward | w.MaxPoolBackward) -> KernelLaunch:
+    """Return the launch of a max pooling or its gradient. Raises ValueError for windows that the kernel does not
+    support."""
     pool = work.pool
     if pool.ksize > 16 or not 0 <= pool.pad < pool.ksize:
         raise ValueError(f"{work.name}: ksize {pool.ksize} and pad {pool.pad}; expected 0 <= pad < ksize <= 16")
@@ -165,6 +168,7 @@ def _tiled_average(work: w.TiledAverageForward | w.TiledAverageBackward) -> Kern
 
 @launches(w.GlobalAverageForward, w.GlobalAverageBackward)
 def _global_average(work: w.GlobalAverageForward | w.GlobalAverageBackward) -> KernelLaunch:
+    """Return the launch of a global average or its gradient."""
     vectors = _vectors(work.c, work.dtype)
     if work.layout == "NCHW":
         blocks, threads = _blocks(work.n * work.c, BLOCK // WARP), BLOCK
@@ -178,6 +182,7 @@ def _global_average(work: w.GlobalAverageForward | w.GlobalAverageBackward) -> K
 
 @launches(w.BiasGradient)
 def _bias_gradient(work: w.BiasGradient) -> KernelLaunch:
+    """Return the launch that sums a bias's gradient."""
     defines = (_type(work.dtype),)
     if work.pixels > 1:
         return _linear("bias.cu", "bias_gradient_of_maps", defines, work.slices * work.k)

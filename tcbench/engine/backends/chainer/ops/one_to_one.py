@@ -88,6 +88,7 @@ def tiled_average_pooling_2d(x: Variable, *, out: int, layout: Layout) -> Variab
     """Return the means over the windows of `work.TiledAverageForward`, as maps of `out` x `out` pixels."""
 
     def describe(x: Array) -> tuple[Any, ...]:
+        """Return the fields of the work for this input. Raises ValueError for maps that are not square."""
         n, c, h, w = logical(x.shape, layout)
         if h != w:
             raise ValueError(f"tiled_average_pooling_2d: expected square maps, got {h}x{w}")

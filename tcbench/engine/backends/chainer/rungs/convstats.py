@@ -29,6 +29,8 @@ class ConvStats(Rung):
         from tcbench.engine.backends.chainer import ops
 
         class StatsUnit(parts.unit):
+            """A unit whose convolution also computes the statistics of its batch normalisation."""
+
             # cuDNN cannot fuse statistics into a convolution of an image's three channels.
             def forward(self, x: Any, shortcut: Any = None) -> Any:
                 if self.conv.bias or self.conv.in_channels < MIN_CHANNELS:

@@ -21,6 +21,8 @@ class Fused(Rung):
         from tcbench.engine.backends.chainer import ops
 
         class FusedUnit(parts.unit):
+            """A unit that computes batch normalisation (or a bias), addition and ReLU in one operation."""
+
             def normalise(self, h: Any, shortcut: Any) -> Any:
                 if self.conv.bias:
                     return ops.bias(h, self.b, layout=self.spec.layout, relu=self.conv.relu)
