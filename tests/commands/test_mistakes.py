@@ -113,18 +113,18 @@ MISTAKES = {
     "numerics --lr 0": "--lr 0: expected a rate above 0",
     "numerics --margin 2": "--margin 2: expected a share between 0 and 1",
     "numerics --global-batch 8": "--global-batch 8: expected at least the batch size, 32",
-    "numerics --bs 60000": "--bs 60000: fewer images than that are kept for the test",
+    "numerics --bs 60000": "--bs 60000: the test set has fewer images than one batch",
     "numerics --data nowhere": "nowhere does not exist: expected CLASS/IMAGE.jpg in it, at least 10",
     "numerics --data empty": "has no class folders: expected CLASS/IMAGE.jpg in it, at least 10 images a class; ",
-    "numerics --config fp16": "--config: has no meaning with training side by side",
+    "numerics --config fp16": "--config: has no meaning without --rungs",
     "numerics --rungs --config nothing": "error: config 'nothing': unknown",
     "numerics --rungs --second-order": f"--second-order: {TRAINS}",
     "numerics --rungs --ranks 4": f"--ranks: {TRAINS}",
-    "numerics --second-order --lr 0.1": "--lr: has no meaning with --second-order: both methods train alike",
+    "numerics --second-order --lr 0.1": "--lr: has no meaning with --second-order: both methods train in fp32",
     "numerics --ranks 1": "'--ranks 1': expected 2 or more",
     "numerics --ranks 4 --scale 2^4": "--scale: has no meaning with --ranks: all of its runs are in fp32",
     "numerics --ranks 4 --global-batch 512": "--global-batch: has no meaning with --ranks",
-    "numerics --ranks 4000": "--bs 128000: fewer images than that are kept for the test",
+    "numerics --ranks 4000": "--bs 128000: the test set has fewer images than one batch",
     "numerics nowhere": "scenario 'nowhere': unknown",
     # What results show
     "plot half.jsonl": "half.jsonl: the last line is cut off and was left out; 0 records read; `tcbench run`",
@@ -175,9 +175,9 @@ MISTAKES = {
     "compare good.jsonl again.jsonl -o good.jsonl/out.md": "good.jsonl/out.md: cannot be written",
     "compare good.jsonl nowhere/": "nowhere/: no such file or folder",
     "diff good.jsonl --to fp16": "--config CONFIG --to fp16",
-    "diff good.jsonl bare.json.gz": "expected two of one kind",
+    "diff good.jsonl bare.json.gz": "expected two of the same kind",
     "diff good.jsonl other.jsonl --config fp32 --bs 4 --to x": "--config 'x': not in",
-    "diff bare.json.gz bare.json.gz --bs 4": "a profile is one cell",
+    "diff bare.json.gz bare.json.gz --bs 4": "a profile has one cell",
     "diff good.jsonl again.jsonl -o x.txt": "expected a file name that ends in",
     "baseline set b cpu-20250101-00000 --out kept": "did you mean 'cpu-20250101-000000'?",
     "baseline show mian": "did you mean 'main'?",
@@ -200,7 +200,7 @@ MISTAKES = {
     # Not comparable: 5
     "report good.jsonl --compare other.jsonl": "other.jsonl: no config and batch size in common",
     "diff good.jsonl other.jsonl": "nothing in common",
-    "diff again.jsonl small.jsonl": "not the same training, so no change to take apart: batch size 4 against 2",
+    "diff again.jsonl small.jsonl": "not the same training, so the change cannot be broken down: batch size 4 against",
 }
 NOT_COMPARABLE = list(MISTAKES)[-3:]
 

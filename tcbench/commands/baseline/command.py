@@ -11,7 +11,7 @@ from tcbench.show.console import make_console
 from tcbench.show.notes import aside
 from tcbench.show.results import read_results
 
-baseline_app = command_group("baseline", "Keep results under a name, to compare others with.")
+baseline_app = command_group("baseline", "Keep results under a name, to compare others with them.")
 
 
 def complete_baseline(incomplete: str) -> list[str]:
@@ -69,7 +69,7 @@ def show(
     format_: options.TableOrJson = options.FORMAT,
     out: Path = options.RESULTS_FOLDER,
 ) -> None:
-    """Show what a baseline holds: where it is from, and its results."""
+    """Show where a baseline is from, and its results."""
     from tcbench.analysis.summary import speedups, summarise
     from tcbench.commands.baseline.table import facts
     from tcbench.commands.run.table import footnotes, reasons, results_table, summary_json
@@ -95,7 +95,7 @@ def show(
 
 @command(group=baseline_app)
 def remove(name: str = NAME, out: Path = options.RESULTS_FOLDER) -> None:
-    """Delete a baseline. The runs it was made of stay."""
+    """Delete a baseline. The runs that it was copied from stay."""
     from tcbench.run import baseline
 
     typer.echo(f"removed {baseline.remove(name, out)}")

@@ -26,7 +26,7 @@ def doubts(records: Sequence[Record]) -> list[str]:
     few = sum(0 < n < LEAST_TRIALS for n in trials.values())
     if few:
         cells = "every cell has" if few == len(trials) else f"{few} of {len(trials)} cells have"
-        lines.append(f"{cells} one trial only, with which every comparison is inconclusive; {TAKE_ENOUGH}")
+        lines.append(f"{cells} only one trial, so comparisons are inconclusive; {TAKE_ENOUGH}")
     commits = {r.environment.project_commit or r.environment.commit for r in records if r.environment} - {None}
     if len(commits) > 1:
         listed = ", ".join(sorted(map(str, commits)))

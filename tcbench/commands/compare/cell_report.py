@@ -141,7 +141,7 @@ class CellReport(CellComparison):
         spikes = max(side.spikes or 0.0 for side in self.sides.values())
         hidden = f": {percent(spikes, 0)} of the steps are spikes" if spikes >= 0.005 else ""
         return (
-            f"the median step surely takes {factor(longer.value)} as long ({_limits(longer, factor)}); "
+            f"the median step is confirmed to take {factor(longer.value)} as long ({_limits(longer, factor)}); "
             f"the mean step is not settled{hidden}"
         )
 
@@ -168,19 +168,19 @@ class CellReport(CellComparison):
         step = "the whole step lost less than the threshold"
         if self.verdict == "inconclusive":
             step = "whether the whole step is slower is not settled"
-        return f"{listed([f'{p.name} is surely slower by {share(p)}' for p in self.slower_phases])}; {step}"
+        return f"{listed([f'{p.name} is confirmed slower by {share(p)}' for p in self.slower_phases])}; {step}"
 
     @cached_property
     def advice(self) -> list[str]:
         """The phase that a loss sits in, or the number of trials that would decide."""
         if self.verdict == "regression" and self.metric.name == "throughput":
-            kernels = f"only where the two sides ran different kernels: {', '.join(self.other_kernels)}"
+            kernels = f"phases grew only where the two sides ran different kernels: {', '.join(self.other_kernels)}"
             return [*filter(None, [self._place_of_loss, kernels if self.grew_by_kernels else ""])]
         if self.verdict != "inconclusive":
             return []
         if self.more_trials is not None:
             trials = f"{counted(self.more_trials, 'more trial')} a side"
-            advice = f"at least {trials} to begin with" if self.ratio is None else f"about {trials} would decide"
+            advice = f"at least {trials} are needed" if self.ratio is None else f"about {trials} would decide"
         elif self.ratio is None:
             advice = "measure both sides again"
         else:
@@ -189,14 +189,14 @@ class CellReport(CellComparison):
             return [advice]
         held = "no change at all" if self.held_back.no_change else "the threshold"
         interval = f"{100 * self.held_back.confidence:.4g}% interval, {_limits(self.held_back.interval)}"
-        return [f"decided by its {interval}, which includes {held}", advice]
+        return [f"judged by its {interval}, which includes {held}", advice]
 
     @property
     def _place_of_loss(self) -> str:
         """The phase that a loss sits in, and that phase's share of the base's step."""
         culprit = self.culprit
         if culprit is None:
-            return "no single phase surely takes longer" if self.phases else ""
+            return "no single phase is confirmed slower" if self.phases else ""
         grown_s, share = culprit.change_s.value, ""
         if self.base and self.base.figure and culprit.decision != "slower":  # else the sentence's first words say it
             share = f", {percent(grown_s * self.base.figure / self.cell.images_per_step)} of the step"
@@ -270,11 +270,11 @@ class ComparisonReport(Comparison):
 
     @property
     def power_lines(self) -> list[str]:
-        """The statistical power: `a slowdown of 5% would be seen in 87 of 100 cells that vary as these do`."""
+        """The statistical power: `a slowdown of 5% would be detected in 87 of 100 cells with this noise`."""
         if self.power is None:
             return []
-        slower, cells = threshold(self.rule.slowdown), f"in {100 * self.power:.0f} of 100 cells that vary as these do"
-        says = f"a slowdown of {slower} would be seen {cells}"
+        slower, cells = threshold(self.rule.slowdown), f"in {100 * self.power:.0f} of 100 cells with this noise"
+        says = f"a slowdown of {slower} would be detected {cells}"
         if self.phase_power is not None:
             says += f"; {slower} of the step in one phase, in {100 * self.phase_power:.0f} of 100 phases"
         return [says]
@@ -285,9 +285,7 @@ class ComparisonReport(Comparison):
         worst = 1 - self.rule.threshold
         decided = [cell for cell in self.cells if cell.verdict in ("pass", "regression")]
         ratios = [c.ratio if c.metric.more_is_better else 1 / c.ratio for c in decided if c.ratio]
-        says = (
-            "verdict: by a one-sided test, whose limit lies within the 95% interval: that may reach past the threshold"
-        )
+        says = "verdict: by a one-sided test, so the 95% interval may cross the threshold although the cell is decided"
         return [says] if any(interval.holds(worst) for interval in ratios) else []
 
     @property
@@ -335,7 +333,7 @@ class ComparisonReport(Comparison):
             return []
         cell = min(lost, key=lambda c: c.ratio.value if c.ratio else 1.0).cell
         chosen = ["--config", cell.config, "--bs", str(cell.batch_size)] if self.paired > 1 else []
-        return [NextStep(("diff", *self.labels.files, *chosen), "where the loss sits")]
+        return [NextStep(("diff", *self.labels.files, *chosen), "shows where the loss is")]
 
 
 def comparison_report(comparison: Comparison, labels: Labels = UNNAMED) -> ComparisonReport:

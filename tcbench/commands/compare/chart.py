@@ -72,7 +72,9 @@ def comparison_chart(report: ComparisonReport, *, title: str = "") -> Figure:
     base, current = _short(report.labels.base), _short(report.labels.current)
     compared = "" if report.labels is UNNAMED else f"{current} against {base} · "
     subtitle = drawable(compared + report.headline)
-    page = ChartPage(drawable(title or "What got slower?"), subtitle, [*map(drawable, _small_print(report)), *omitted])
+    page = ChartPage(
+        drawable(title or "What became slower?"), subtitle, [*map(drawable, _small_print(report)), *omitted]
+    )
     column = page.panels([block.tops[-1] for block in blocks])[:, 0]
     figures = 72 * max(text_width(_figures(row), WORDS) for block in blocks for row in block.rows) + 14
     for axes, block in zip(column, blocks, strict=True):
@@ -205,7 +207,7 @@ def _small_print(report: ComparisonReport) -> list[str]:
         f"({threshold(report.rule.threshold)})"
     ]
     if any(cell.phase_ratio for cell in report.cells):
-        lines[0] += " · pale: the interval of the named phase"
+        lines[0] += " · pale: the interval of the phase that became slower"
     if report.differences:
         lines.append("differs between base and current: " + "; ".join(report.allowed(4)))
     if report.notes:
@@ -290,10 +292,10 @@ def comparison_section(report: ComparisonReport) -> Section:
     blocks: list[AnyBlock] = [Prose((_lead(report),))]
     if report.differences:
         words = say(
-            "The two sides did not measure the same thing; a verdict speaks of all that differs: ", report.facets, "."
+            "The two sides did not measure the same thing. The verdicts include all differences: ", report.facets, "."
         )
         details = tuple(difference.says for difference in report.differences)
-        blocks.append(Notice(Badge("not alike", "warn", "warn"), words, details))
+        blocks.append(Notice(Badge("different", "warn", "warn"), words, details))
     blocks.append(Points(_tally(report)))
     table = _table(report.cells)
     measured = any(cell.ratio is not None for cell in report.cells)
@@ -310,12 +312,12 @@ def _lead(report: ComparisonReport) -> Paragraph:
         over = counted(mean.cells, "cell")
         parts += [
             "Over " if mean.cells > 1 else "In ",
-            f"{over} with two trials a side or more, {mean.metric.name} is ",
+            f"{over} with at least two trials a side, {mean.metric.name} is ",
             strong(f"{factor(mean.ratio.value)} the base's"),
             f" (geometric mean; 95% interval {limits(mean.ratio, factor)}). ",
         ]
-    parts.append(f"A loss of more than {report.rule.threshold:.0%} that is surely there is a regression.")
-    return say(*parts, *(f" With these trials {seen}." for seen in report.power_lines))
+    parts.append(f"A confirmed loss of more than {report.rule.threshold:.0%} is a regression.")
+    return say(*parts, *(f" With these trials, {seen}." for seen in report.power_lines))
 
 
 def _tally(report: ComparisonReport) -> tuple[tuple[Badge | None, Paragraph], ...]:
@@ -379,18 +381,18 @@ def comparison_lead(report: ComparisonReport) -> Paragraph:
     better = [cell for cell in report.cells if cell.verdict == "improved"]
     unsure = [cell for cell in report.cells if cell.unsure]
     parts: list[str | Piece] = []
-    counts = (worse, "got worse", "got worse"), (broken, "is missing or fails", "are missing or fail")
+    counts = (worse, "became worse", "became worse"), (broken, "is missing or fails", "are missing or fail")
     for cells, singular, plural in counts:
         if n := _distinct(cells):
             examples = "; ".join(_label(cell, report) for cell in cells[:3]) + ("; ..." if len(cells) > 3 else "")
             says = f"{counted(n, 'cell')} {singular if n == 1 else plural}"
             parts += ["; " if parts else "", strong(says), f" ({examples})"]
     if better and not parts:
-        parts += [strong(f"{counted(_distinct(better), 'cell')} got better"), ", none surely got worse"]
+        parts += [strong(f"{counted(_distinct(better), 'cell')} became better"), ", none is confirmed worse"]
     if unsure:
         parts += [
             "; " if parts else "",
             strong(f"{counted(_distinct(unsure), 'cell is', 'cells are')} not settled yet"),
         ]
-        parts += [] if worse or broken or better else ["; none surely got worse"]
-    return say(f"Compared with {report.labels.base}: ", *(parts or [strong("nothing got worse")]), ".")
+        parts += [] if worse or broken or better else ["; none is confirmed worse"]
+    return say(f"Compared with {report.labels.base}: ", *(parts or [strong("nothing became worse")]), ".")

@@ -14,17 +14,17 @@ from tcbench.show.results import newest, read_files
 from tcbench.show.sides import Labels
 
 
-@command("Compare results with earlier ones: what surely got slower?")
+@command("Compare results with earlier ones: what became slower?")
 def compare(
     context: typer.Context,
     base: str | None = typer.Argument(
         None, metavar="BASE", help="A file or folder of records, or the id of a run. Not with --baseline."
     ),
     current: str | None = typer.Argument(
-        None, metavar="CURRENT", help="The same. With --baseline the only one; then default: the newest run."
+        None, metavar="CURRENT", help="The same. The only argument with --baseline. Default, with that: the newest run."
     ),
     baseline: str | None = options.GENERAL.option(
-        "--baseline NAME", "In place of BASE: what `tcbench baseline set NAME` kept.", takes=options.BASELINE
+        "--baseline NAME", "In place of BASE: the copy that `tcbench baseline set NAME` made.", takes=options.BASELINE
     ),
     out: Path = options.RESULTS_FOLDER,
     metric: list[str] | None = outcome.METRIC,
@@ -36,15 +36,14 @@ def compare(
     output: Path | None = outcome.OUTPUT,
 ) -> None:
     """Compare two sets of results cell by cell: the ratio with its 95% interval over trials, a verdict, and the phase
-    that a loss sits in. It takes several trials a side (`tcbench run --trials 5`). Of the two sides of a gate it shows
-    the gate's verdicts, unless --threshold or --metric asks for others. Exit codes: 0 no regression; 1 a
-    regression, a missing cell, or one that does not run any more; 2 unreadable; 4 inconclusive and --strict; 5 not
-    comparable.
+    where a loss occurs. Each side needs several trials (`tcbench run --trials 5`). For the two files of a gate, you
+    see the gate's verdicts, unless you give --threshold or --metric. Exit codes: 0 no regression; 1 a regression, a
+    missing cell, or a cell that no longer runs; 2 unreadable results; 4 inconclusive with --strict; 5 not comparable.
 
     Examples:
     tcbench compare results/before.jsonl results/after.jsonl
     tcbench compare cpu-20261120-101500 cpu-20261121-093000      by the ids of runs
-    tcbench compare --baseline main                              the newest run with what was kept as 'main'
+    tcbench compare --baseline main                              the newest run with the baseline 'main'
     tcbench compare --baseline main --format github --strict     in CI
     tcbench compare v100/ h200/ --allow all --metric throughput,energy
     """
@@ -62,14 +61,14 @@ def compare(
     rejudged = given_words(context, ("metric", "threshold_"))
     content = None if rejudged else gate_file.read_finished(base_path, current_path)
     if content is not None:
-        typer.echo(f"the verdicts are the gate's ({gate_file.verdicts_path(current_path)})", err=True)
+        typer.echo(f"showing the verdicts of the gate ({gate_file.verdicts_path(current_path)})", err=True)
         comparison = gate_file.comparison(content, *sides)
         may_differ |= outcome.COMPARED
     else:
         comparison = compared(*sides, metrics, rule)
         codes = [{record.environment.code for record in side if record.environment} for side in sides]
         if codes[0] == codes[1] and len(codes[0]) == 1 and not comparison.differences:
-            note = "base and current are the same code: any difference is the machine's"
+            note = "base and current are the same code: any difference comes from the machine"
             comparison = replace(comparison, notes=(note, *comparison.notes))
     try:
         outcome.check_distinct(*sides, labels)
@@ -94,6 +93,6 @@ def _inputs(base: str | None, current: str | None, baseline: str | None, out: Pa
             raise SelectionError("expected two results: tcbench compare BASE CURRENT, or --baseline NAME CURRENT")
         return [(store.resolve(name, out), name) for name in (base, current)]
     if current is not None:
-        raise SelectionError(f"--baseline {baseline} stands in BASE's place: expected only CURRENT, got two results")
+        raise SelectionError(f"--baseline {baseline} replaces BASE: expected only CURRENT, got two results")
     path = newest(out, announce=True) if base is None else store.resolve(base, out)
     return [(baseline_path(baseline, out), f"baseline {baseline}"), (path, base or path.stem)]

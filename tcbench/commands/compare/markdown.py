@@ -68,7 +68,7 @@ def _table(cells: Sequence[CellReport]) -> list[str]:
 
 def _why(cell: CellReport) -> str:
     """Return the reason of a cell's verdict, and its ratio at the median step."""
-    median = f"at the median step {cell.median_step}" if cell.median_step else ""
+    median = f"ratio at the median step: {cell.median_step}" if cell.median_step else ""
     return "; ".join(filter(None, [cell.sentence if cell.explained else "", median]))
 
 
@@ -87,10 +87,10 @@ def _part(summary: str | None, rows: Iterable[str], room: int) -> str:
             break
         shown.append(row)
     missing = len(rows) - len(shown)
-    more = f"\nand {missing} more, for which there is no room\n" if missing else ""
+    more = f"\nand {missing} more that do not fit here\n" if missing else ""
     # The first two lines of a table are its heading.
     if not shown or (missing and len(shown) <= 2 and rows[0].startswith("| config |")):
-        return f"{summary or 'Cells'}: {missing}, no room to list them\n\n" if room > 80 else ""
+        return f"{summary or 'Cells'}: {missing}, too many to list\n\n" if room > 80 else ""
     return before + "\n".join(shown) + "\n" + more + after
 
 

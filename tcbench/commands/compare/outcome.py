@@ -84,22 +84,23 @@ METRIC = JUDGE.option(
 )
 THRESHOLD = JUDGE.option(
     "--threshold SHARE",
-    "The loss that matters: 3% or 0.03.",
+    "A larger loss is a regression: 3% or 0.03.",
     "3%",
-    takes="a share above 0% and below 100%, as 3% or 0.03",
+    takes="a share above 0% and below 100%, such as 3% or 0.03",
     read=threshold,
 )
 _FACETS = "simulated, gpu, driver, clocks, host, os, python, libraries, accelerator, settings, measure, input"
 ALLOW = JUDGE.option(
     "--allow FACET,...",
-    f"What may differ: {_FACETS}, or all of these; missing: cells that current lacks do not fail. Default: nothing.",
+    f"What may differ: {_FACETS}, or all of these; missing: current may lack cells. Default: nothing.",
     takes=f"{_FACETS}, all, missing",
     read=allowed_facets,
 )
-STRICT = JUDGE.option("--strict", "Exit code 4 where something is inconclusive.")
+STRICT = JUDGE.option("--strict", "Exit code 4 if something is inconclusive.")
 FORMAT = format_option(get_args(Format))
 OUTPUT = output_option(
-    "Also a file: a chart (.png, .svg, .pdf), else the text of --format, and here the table. Default: none."
+    "Also write a file: a chart (.png, .svg, .pdf), or else the text of --format (the terminal shows the table). "
+    "Default: none."
 )
 
 
@@ -111,7 +112,7 @@ def check_distinct(base: Sequence[Record], current: Sequence[Record], labels: La
     if both := shared(base, current):
         trials = "all trials" if both == len(base) == len(current) else counted(both, "trial")
         raise NotComparableError(
-            f"{trials} of {labels.current} are in {labels.base} too; expected trials of another run: `tcbench run`"
+            f"{trials} of {labels.current} are also in {labels.base}; expected trials of another run: `tcbench run`"
         )
 
 
@@ -161,7 +162,7 @@ def _refusal(refused: Sequence[Difference], names: tuple[str, str], allow: froze
     lines = [f"{names[0]} and {names[1]} did not measure the same thing:"]
     lines += [f"  {difference.facet:{width}}  {difference.says}" for difference in refused[:_LISTED]]
     lines += [f"  and {len(refused) - _LISTED} more"] * (len(refused) > _LISTED)
-    lines += ["to compare them all the same:", f"  {retry} --allow {','.join(words)}"]
+    lines += ["to compare them anyway:", f"  {retry} --allow {','.join(words)}"]
     return "\n".join(lines)
 
 

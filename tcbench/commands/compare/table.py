@@ -44,16 +44,16 @@ def _remarks(report: ComparisonReport) -> list[str]:
     """Return the remarks below the tables."""
     remarks = []
     if any(cell.ratio for cell in report.cells):
-        remarks.append("ratio: current over base with its 95% interval over trials, each a process of its own.")
+        remarks.append("ratio: current over base with its 95% interval over trials; each trial is a separate process.")
     remarks += map(Caution, report.one_sided_lines)
     remarks += report.drift_lines
     if any(cell.median_step for cell in report.cells):
         remarks.append(
-            "median step: the ratio at the median step, where slow steps (spikes: over 2 x the median) tell it apart."
+            "median step: the ratio at the median step, shown if slow steps (spikes: over 2 x the median) change it."
         )
     remarks += map(Caution, report.notes)
     remarks += [Caution(f"allowed to differ: {line}") for line in report.allowed()]
-    return [*remarks, *map(Caution, report.doubts(2, " (--format json names them)"))]
+    return [*remarks, *map(Caution, report.doubts(2, " (--format json lists them)"))]
 
 
 def figure_columns(unit: str = "") -> tuple[Column[CellReport], ...]:

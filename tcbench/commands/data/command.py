@@ -13,7 +13,7 @@ data_app = command_group("data", "Make the images that runs read.")
 
 @command("Generate the JPEGs that runs read by default.", group=data_app)
 def make(
-    force: bool = options.GENERAL.option("--force", "Make it again even if it exists."),
+    force: bool = options.GENERAL.option("--force", "Generate it again even if it exists."),
     quiet: bool = options.QUIET,
 ) -> None:
     """Generate the JPEG set that runs read by default (about 60 MB in the user's cache)."""

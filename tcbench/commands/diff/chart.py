@@ -45,7 +45,7 @@ def diff_chart(diffs: Sequence[Diff], labels: Labels = UNNAMED, *, title: str = 
     remarks = [*notes(diffs, timelines), *simulation_notes(diffs), *more]
     page = ChartPage(
         drawable(mark_simulated(title, (side.environment for side in both))),
-        "Milliseconds that each part of the step adds or takes, and its share of the step's change.",
+        "Milliseconds that each part of the step adds or saves, and its share of the step's change.",
         map(drawable, [f"base: {labels.base} · current: {labels.current}", *remarks]),
     )
     page.legend([[Patch(**patch, label=words) for words, patch in _CHANGES.items()]])
@@ -132,7 +132,7 @@ def diff_section(diffs: Sequence[Diff], base: str) -> Section | None:
         return None
     lead = say(
         strong(counted(len(diffs), "cell")),
-        f" surely changed against {base}; the parts of a step and its rest add up to the change.",
+        f" changed (confirmed) against {base}; the parts of a step and its rest add up to the change.",
     )
     doubts = doubtful((side.label, side.bottleneck) for diff in diffs for side in (diff.base, diff.current))
     title = f"From the step of {base} to this one"

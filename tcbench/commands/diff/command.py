@@ -38,19 +38,19 @@ def diff(
     chosen: Selection,
     to: str | None = options.GENERAL.option(
         "--to CONFIG",
-        "CURRENT's config, where it is another than BASE's. Default: BASE's.",
-        takes="a config of CURRENT, where --config names one of BASE",
+        "CURRENT's config, if it differs from BASE's. Default: BASE's.",
+        takes="a config of CURRENT; --config names one of BASE",
     ),
-    top: int = options.GENERAL.option("--top N", "Parts to show of each kind.", 10, within=(1, None)),
+    top: int = options.GENERAL.option("--top N", "Number of parts to show of each kind.", 10, within=(1, None)),
     output: Path | None = options.picture_option("Also a chart: a .png, .svg or .pdf file. Default: none."),
     format_: options.TableOrJson = options.FORMAT,
     out: Path = options.RESULTS_FOLDER,
     details: bool = options.DETAILS,
 ) -> None:
-    """Take the change of a step apart: what appeared, went, grew and shrank, in milliseconds, as a ratio, and as a
-    share of the step's change; with the rest the shares add up to it. Records tell phases, with intervals where both
-    sides have two trials; profiles tell layers and kernels too. Cells are matched by config and batch size; where each
-    side has one, by that. Exit code 5 for two that did not train the same.
+    """Break down the change of a step: the parts that appeared, went, grew and shrank, in milliseconds, as a ratio, and
+    as a share of the step's change. With the rest, the shares add up to 100%. Records show phases, with intervals if
+    both sides have two trials; profiles show layers and kernels too. Cells are matched by config and batch size; if
+    each side has one cell, these two are compared. Exit code 5 if the sides did not train the same.
 
     Examples:
     tcbench diff before.json.gz after.json.gz           phases, layers, kernels
@@ -65,17 +65,17 @@ def diff(
     if current is None and to is None:
         raise SelectionError("expected two results: tcbench diff BASE CURRENT, or BASE --config CONFIG --to CONFIG")
     if to is not None and len(configs) != 1:
-        raise SelectionError(f"--to {to}: expected the config to set it beside: --config CONFIG --to {to}")
+        raise SelectionError(f"--to {to}: expected the config to compare it with: --config CONFIG --to {to}")
     paths = [store.resolve(name, out) for name in (base, current or base)]
     records, timelines = split_timelines(paths)
     if records and timelines:
         raise SelectionError(
-            f"{records[0]} holds records and {timelines[0]} a timeline; expected two of one kind: "
+            f"{records[0]} holds records and {timelines[0]} a timeline; expected two of the same kind: "
             "`tcbench profile` makes timelines"
         )
     if timelines:
         if configs or sizes:
-            raise SelectionError("--config and --bs choose cells of records; a profile is one cell")
+            raise SelectionError("--config and --bs choose cells of records; a profile has one cell")
         diffs, missing = _timeline_diffs(paths), list[str]()
     else:
         diffs, missing = _record_diffs(paths, configs, to, sizes)
@@ -103,7 +103,7 @@ def diff(
     cell, environment = diffs[0].base.cell, diffs[0].base.environment
     if not timelines and cell is not None:  # layers and kernels are in profiles alone
         machine = environment.machine if environment else None
-        says = "and the other side's: `tcbench diff` of both shows layers"
+        says = "then the other side; `tcbench diff` of both shows layers"
         step = cell_step("profile", cell, says, out=out, threads=True, machine=machine)
         console.offer(filter(None, [step]))
 
@@ -136,11 +136,13 @@ def _record_diffs(
     pairs = [key for key in base if key in current]
     if not pairs:
         raise NotComparableError(
-            f"{paths[0]} and {paths[1]} have nothing in common: no config at the same batch size; --config and --to "
-            "name two to set beside each other"
+            f"{paths[0]} and {paths[1]} have nothing in common: no config at the same batch size; choose two to "
+            "compare with --config and --to"
         )
     if len(pairs) > _MOST_CELLS:
-        raise SelectionError(f"{len(pairs)} cells in common, more than {_MOST_CELLS}: choose some by --config or --bs")
+        raise SelectionError(
+            f"{len(pairs)} cells in common, more than {_MOST_CELLS}: choose some with --config or --bs"
+        )
     missing = [
         f"{records[0].cell.label}: only in {paths[place]}"
         for place, (side, other) in enumerate(((base, current), (current, base)))

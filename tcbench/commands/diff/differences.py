@@ -239,7 +239,7 @@ def diff_timelines(base: Timeline, current: Timeline) -> Diff:
             )
             for side, device, n in ((before, before.device, before.steps), (after, after.device, after.steps))
         ]
-        rest = "phases that overlap, and work of none"
+        rest = "overlap of phases, and work outside of phases"
     levels = [_level("phases", clock, step, _merged(*phases), rest)]
     layers = [_layers(timeline, clock) for timeline in (base, current)]
     if all(layers):
@@ -248,7 +248,7 @@ def diff_timelines(base: Timeline, current: Timeline) -> Diff:
     if all(times_s for times_s, _ in kernels):
         (base_s, base_launches), (current_s, current_launches) = kernels
         merged = _merged(base_s, current_s, launches=(base_launches, current_launches))
-        levels.append(_level("kernels", "device", step, merged, "the device idle, less what overlaps"))
+        levels.append(_level("kernels", "device", step, merged, "idle time of the device, minus overlap"))
     differences: tuple[Difference, ...] = ()
     if len(records) == 2:
         differences = comparability.differences(*(comparability.values([record]) for record in records))
@@ -265,7 +265,7 @@ def _timeline_side(timeline: Timeline) -> DiffSide:
 _CAUSES = {
     "launching": "the host launches late",
     "input": "waits for input",
-    "synchronising": "the host waits for it",
+    "synchronising": "the host waits for the device",
     "other": "between phases",
 }
 """Causes of idle time, in words."""
@@ -342,4 +342,4 @@ def _check_equal(facts: Iterable[tuple[str, object, object]]) -> None:
     """Raise NotComparableError for facts, (name, of base, of current), that differ between the sides."""
     differing = [f"{name} {before} against {after}" for name, before, after in facts if before != after]
     if differing:
-        raise NotComparableError(f"not the same training, so no change to take apart: {', '.join(differing)}")
+        raise NotComparableError(f"not the same training, so the change cannot be broken down: {', '.join(differing)}")

@@ -139,15 +139,15 @@ def head(diff: Diff, labels: Labels) -> str:
 
 def notes(diffs: Sequence[Diff], of_timelines: bool) -> list[str]:
     """Return notes on how to read the tables."""
-    remarks = ["of the change: the part's change over the step's; with the rest, 100%."]
+    remarks = ["of the change: the part's share of the step's change; with the rest, 100%."]
     if any(diff.step.change is None for diff in diffs):
         pass_ = "profile" if of_timelines else "trial"
-        remarks.append(Caution(f"one {pass_} a side has no interval: any of these may be nothing."))
+        remarks.append(Caution(f"one {pass_} a side gives no interval: any of these changes may be nothing."))
     if any(diff.step.change is not None for diff in diffs):
-        remarks.append("may be nothing: the 95% interval of the change over trials holds 0.")
+        remarks.append("may be nothing: the 95% interval of the change over trials includes 0.")
     remarks += doubtful((side.label, side.bottleneck) for diff in diffs for side in (diff.base, diff.current))
     differences = dict.fromkeys(difference for diff in diffs for difference in diff.differences)
-    remarks += [Caution(f"differs beside: {line}") for line in allowed_lines(differences)]
+    remarks += [Caution(f"also differs: {line}") for line in allowed_lines(differences)]
     return remarks
 
 

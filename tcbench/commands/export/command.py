@@ -20,16 +20,16 @@ _BY_ENDING: dict[str, Format] = {"": "csv", ".csv": "csv", ".json": "json", ".pa
 def export(
     results: list[str] | None = options.RESULTS,
     format_: Format | None = options.format_option(
-        get_args(Format), None, "Default: what -o's name ends in, else csv."
+        get_args(Format), None, "Default: by the extension of -o, else csv."
     ),
     output: Path | None = options.output_option("Default: standard output."),
     per: Literal["trial", "cell", "step"] | None = options.GENERAL.option(
-        "--per ROW", "trial, cell or step. Default: trial; services take cells only."
+        "--per ROW", "trial, cell or step. Default: trial; formats of services have cells only."
     ),
     out: Path = options.RESULTS_FOLDER,
 ) -> None:
-    """Export results: tidy tables with units in the columns' names (csv, parquet, json), or what services that follow
-    benchmarks over time read (github-action-benchmark as customBiggerIsBetter, Bencher Metric Format).
+    """Export results as tidy tables with units in the column names (csv, parquet, json), or in the formats of services
+    that track benchmarks over time (github-action-benchmark as customBiggerIsBetter, Bencher Metric Format).
 
     Examples:
     tcbench export -o trials.csv                              the newest run, a row per trial

@@ -285,7 +285,7 @@ def _measured(records: Sequence[Record]) -> list[tuple[str, CellSummary]]:
     newest = {(summary.machine, summary.cell): summary for summary in by_time}
     summaries = [summary for summary in measured if newest[summary.machine, summary.cell] is summary]
     if not summaries:
-        raise SelectionError("no cell was measured in these results: nothing to export; --format csv tells why")
+        raise SelectionError("no cell was measured in these results: nothing to export; --format csv shows why")
     names = stable_names([(summary.machine, summary.cell) for summary in summaries])
     return [(_shortened(name, summary.cell.key), summary) for name, summary in zip(names, summaries, strict=True)]
 
@@ -302,7 +302,7 @@ def missing_line(records: Sequence[Record]) -> str | None:
         return None
     names = listed([f"{summary.cell.label} ({summary.status})" for summary in missing[:_MOST_NAMED]])
     more = f" and {len(missing) - _MOST_NAMED} more" if len(missing) > _MOST_NAMED else ""
-    return f"note: left out, as not measured: {names}{more}"
+    return f"note: left out because they were not measured: {names}{more}"
 
 
 _MOST_NAMED = 5

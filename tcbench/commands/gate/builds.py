@@ -76,8 +76,8 @@ class Build:
         for cell, field in itertools.product(cells, unread):
             if (setting := getattr(cell, field.name)) != field.default:
                 raise BuildError(
-                    f"{self.name} {self.label} does not know '{field.name}' of {cell.label}, and would measure it "
-                    f"without {setting!r}: expected {field.default!r}"
+                    f"{self.name} {self.label} does not support '{field.name}' of {cell.label} and would ignore "
+                    f"{setting!r}: expected {field.default!r}"
                 )
 
 
@@ -97,13 +97,13 @@ class BuildRequest:
     def check(self) -> None:
         """Raise BuildError for options that exclude each other."""
         if self.base is not None and self.base_python is not None:
-            raise BuildError("expected one of --base REVISION and --base-python PYTHON: what current is judged against")
+            raise BuildError("expected either --base REVISION or --base-python PYTHON, not both")
         if self.base_python is not None and self.current is not None:
-            raise BuildError("--current REVISION goes with --base REVISION; expected --current-python PYTHON")
+            raise BuildError("--current REVISION needs --base REVISION; expected --current-python PYTHON")
         if self.base_python is None and self.current_python is not None:
-            raise BuildError("--current-python goes with --base-python; a revision's environment is made by --setup")
+            raise BuildError("--current-python needs --base-python; --setup creates a revision's environment")
         if self.base_python is not None and self.setup is not None:
-            raise BuildError("--setup makes a revision's environment; expected --base REVISION with it")
+            raise BuildError("--setup creates a revision's environment; it needs --base REVISION")
 
 
 def cache_folder() -> Path:
@@ -112,9 +112,7 @@ def cache_folder() -> Path:
     Raises BuildError if the folder is not writable by this user alone: the gate runs code from it."""
     folder = cache.private_folder("gate")
     if folder is None:
-        raise BuildError(
-            f"{cache.folder('gate')}: cannot be written by this user alone; TCBENCH_CACHE names another folder"
-        )
+        raise BuildError(f"{cache.folder('gate')}: must be writable by you alone; set TCBENCH_CACHE to another folder")
     return folder.absolute()
 
 
@@ -228,7 +226,7 @@ def _probed(build: Build, option: str) -> Build:
         )
     parent, *abilities = (answer.stdout.splitlines() or [""])[-1].split() or [""]
     if parent != str(os.getpid()):
-        raise BuildError(f"{option}: {python} starts Python as a child; a script in its place must end in: exec python")
+        raise BuildError(f"{option}: {python} starts Python as a child; a wrapper script must end in: exec python")
     worker, takes_turns, shares_times, *fields = abilities
     variables = {**build.launch.variables}
     if shares_times != "True":  # this worker would keep the kernels that it chose in its first trials
@@ -247,7 +245,9 @@ def _scratch_folder() -> Iterator[Path]:
         try:
             folder = stack.enter_context(files.scratch(parent))
         except OSError as error:
-            raise BuildError(f"{parent}: cannot be written ({error.strerror}); TCBENCH_CACHE names another") from None
+            raise BuildError(
+                f"{parent}: cannot be written ({error.strerror}); set TCBENCH_CACHE to another folder"
+            ) from None
         yield folder
 
 

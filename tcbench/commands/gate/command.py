@@ -38,40 +38,40 @@ A bisection asks one question about one pair of revisions and cannot continue un
 trials. The significance levels are the same, so more trials do not make a wrong verdict more likely."""
 
 
-@command("Run two versions in turns until it is settled whether one is slower.")
+@command("Run two versions alternately until it is settled whether one is slower.")
 @options.selects(without="quick trials budget_s host_speed")
 def gate(
     *,
     context: typer.Context,
     base: str | None = BUILDS.option(
         "--base REVISION",
-        "The git revision to judge against. Default: where this branch left the main one, else the last commit.",
-        takes="a revision of the repository here",
+        "The git revision to compare with. Default: where this branch left the main branch, else the last commit.",
+        takes="a revision of the git repository of the current folder",
     ),
     current: str | None = BUILDS.option(
         "--current REVISION",
         "The git revision to judge. Default: the working tree.",
-        takes="a revision of the repository here",
+        takes="a revision of the git repository of the current folder",
     ),
     base_python: str | None = BUILDS.option(
         "--base-python PYTHON",
-        "In place of --base: the interpreter to judge against.",
+        "In place of --base: the interpreter to compare with.",
         takes="an interpreter in which tcbench is installed",
     ),
     current_python: str | None = BUILDS.option(
         "--current-python PYTHON",
-        "The interpreter to judge. Default: that of this command.",
+        "The interpreter to judge. Default: the one that runs this command.",
         takes="an interpreter in which tcbench is installed",
     ),
     bisect: str | None = BUILDS.option(
         "--bisect GOOD..BAD",
-        "In place of --base: name the commit after GOOD, up to BAD, that made a cell slower.",
-        takes="two revisions, of which the first is an ancestor of the second",
+        "In place of --base: find the commit after GOOD, up to BAD, that made a cell slower.",
+        takes="two revisions; the first is an ancestor of the second",
     ),
     setup: str | None = BUILDS.option(
         "--setup COMMAND",
-        "Makes the environment (.venv) of a revision in its worktree, each time; '' for none. "
-        "Default: 'uv sync --quiet' where the revision has a pyproject.toml.",
+        "Creates a revision's environment (.venv) in its worktree, every time; '' for none. "
+        "Default: 'uv sync --quiet' if the revision has a pyproject.toml.",
         takes="a command line, or nothing",
     ),
     looks: str | None = options.MEASURING.option(
@@ -82,7 +82,7 @@ def gate(
     ),
     budget: str | None = options.MEASURING.option(
         "--budget TIME",
-        "Begin no trial after trials have taken so long, e.g. 30m or 1800 (seconds). Default: none.",
+        "Start no new trial once trials have taken this long, e.g. 30m or 1800 (seconds). Default: none.",
         takes=options.TIMES,
         read=functools.partial(options.seconds, "--budget"),
     ),
@@ -91,27 +91,27 @@ def gate(
     threshold_: str = outcome.THRESHOLD,
     allow: list[str] | None = outcome.ALLOW,
     strict: bool = outcome.STRICT,
-    lenient: bool = outcome.JUDGE.option("--lenient", "Exit code 0 also where nothing at all was settled."),
+    lenient: bool = outcome.JUDGE.option("--lenient", "Exit code 0 even if nothing was settled."),
     format_: outcome.Format = outcome.FORMAT,
     output: Path | None = outcome.OUTPUT,
     out: Path = options.OUT_FOLDER,
-    resume: bool = options.OUTPUT.option("--resume", "Go on with the newest gate that did not end."),
-    dry_run: bool = options.OUTPUT.option("--dry-run", "Show what would run and how long, and stop."),
+    resume: bool = options.OUTPUT.option("--resume", "Continue the newest unfinished gate."),
+    dry_run: bool = options.OUTPUT.option("--dry-run", "Show what would run and how long it would take, then stop."),
     details: bool = options.DETAILS,
     quiet: bool = options.QUIET,
 ) -> None:
-    """Run base and current in turns, each trial in a process of its own, and judge all cells together. A cell that is
-    decided stops; one that is inconclusive gets more trials. Libraries and Python may differ. Exit codes: 0 no
-    regression; 1 a regression, or a cell that does not run any more; 2 a mistake, or a side that cannot be prepared; 4
-    nothing at all was settled (--lenient: 0), or something is inconclusive and --strict; 5 not comparable, or nothing
-    was measured on both sides; 130 interrupted.
+    """Run base and current alternately, each trial in its own process, and judge all cells together. A decided cell
+    stops; an inconclusive one gets more trials. Libraries and Python may differ. Exit codes: 0 no regression; 1 a
+    regression, or a cell that no longer runs; 2 a mistake, or a side that cannot be prepared; 4 nothing was settled
+    (--lenient: 0), or something is inconclusive with --strict; 5 not comparable, or nothing was measured on both
+    sides; 130 interrupted.
 
     Examples:
-    tcbench gate                                       the working tree against where its branch left the main one
+    tcbench gate                                       the working tree against the commit where its branch began
     tcbench gate --base main                           ...against a revision, with its own environment
-    tcbench gate ./my_step.toml --base HEAD            before a commit: a step of your own
+    tcbench gate ./my_step.toml --base HEAD            your own step, before a commit
     tcbench gate --base v1.0 --current v1.1 --bs 8 --budget 30m --format github
-    tcbench gate --base-python old/bin/python          the same code on other libraries
+    tcbench gate --base-python old/bin/python          the same code with other libraries
     tcbench gate ./my_step.toml --bisect v1.0..main    the commit that made it slower
     """
     from tcbench.analysis.verdict import Rule
@@ -131,8 +131,8 @@ def gate(
         bisect_options = _OF_BISECT | ({"format_"} if format_ in ("table", "json") else set())
         if refused := given_words(context, without=bisect_options):
             raise SelectionError(
-                "--bisect GOOD..BAD looks for lost throughput between two revisions, prints words or JSON and goes on "
-                f"by itself: leave out {shlex.join(refused)}"
+                "--bisect GOOD..BAD compares the throughput of two revisions, prints text or JSON, resumes by itself: "
+                f"leave out {shlex.join(refused)}"
             )
     outcome.check_output(output)
     if strict and lenient:
@@ -178,7 +178,7 @@ def gate(
         names = ready[0].label, ready[1].label
         notes: tuple[str, ...] = ()
         if ready[0].code == ready[1].code:
-            notes = (f"base and current are the same code ({names[1]}): any difference is the machine's",)
+            notes = (f"base and current are the same code ({names[1]}): any difference comes from the machine",)
             say(f"note: {notes[0]}")
         content = gate_file.GateFile(question=question, names=names, gone=gone, notes=notes)
         path = path or _new_path(out, plan.device.machine)
@@ -194,7 +194,7 @@ def gate(
         comparison = outcome.with_allowed(comparison, labels, may_differ, outcome.retry_command(context))
     except NotComparableError as error:
         if base_python is None and setup is None and "No module named" in str(error):
-            hint = "more in a revision's environment: --setup 'uv sync --extra NAME'"
+            hint = "to install more in a revision's environment: --setup 'uv sync --extra NAME'"
             raise NotComparableError(f"{error}; {hint}") from None
         raise
     outcome.present(comparison, labels, format_, output, details)
@@ -213,13 +213,13 @@ def _gate_to_resume(folder: Path, question: GateQuestion, say: Callable[[str], N
 
     path = gate_file.unfinished(folder)
     if path is None:
-        say("nothing to resume: a new gate")
+        say("nothing to resume: starting a new gate")
         return None
     differing = gate_file.read(path).question.differs(question)
     if differing is not None:
         raise SelectionError(
-            f"--resume: {path.name} was asked another thing ({differing} is not what it was); give the command that "
-            "began it, or leave --resume out for a new gate"
+            f"--resume: {path.name} was started with other options ({differing} changed); repeat the command that "
+            "started it, or leave out --resume to start a new gate"
         )
     return path
 
@@ -241,9 +241,9 @@ def _expected(plan: Plan, question: GateQuestion, out: Path, budget_s: float | N
     trials = " to ".join(str(2 * number * len(cells)) for number in ends)
     words = f"{counted(len(cells), 'cell')}, {trials} trials, about "
     words += " to ".join(duration(number * round_s) for number in ends)
-    source = f"by {newest.stem}" if newest else "a guess: nothing was measured here yet"
+    source = f"from {newest.stem}" if newest else "a guess: no run on this machine yet"
     words += f" ({source}); judged after {', '.join(map(str, question.trials))} trials a side"
-    return words + (f"; --budget ends it after {duration(budget_s)}" if budget_s is not None else ""), expected
+    return words + (f"; --budget stops it after {duration(budget_s)}" if budget_s is not None else ""), expected
 
 
 def _show_plan(
@@ -273,7 +273,7 @@ def _cells_only_in_base(chosen: Selection, base: Build, plan: Plan, say: Callabl
         with contextlib.chdir(base.folder):
             base_plan = plan_of(chosen)
     except TcbenchError as error:
-        say(f"note: whether cells are missing is not known: base's scenario cannot be read here: {error}")
+        say(f"note: cannot tell whether cells are missing: base's scenario cannot be read: {error}")
         return ()
     names = {planned.cell.name for planned in plan.cells}
     return tuple(planned.cell for planned in base_plan.cells if planned.cell.name not in names)
@@ -330,14 +330,14 @@ def _run_gate(
             say(plan_line(plan))
             say(words)
             if n := sum(map(len, earlier_records.values())):
-                say(f"resuming {path.name}: {counted(n, 'record')} there")
+                say(f"resuming {path.name}: {counted(n, 'record')} stored")
             state = start(len(question.cells), question.interims, question.metrics)
             progress = stack.enter_context(RunProgress(stderr, expected, 0))
             ended = turns.measure(state, plan, ready, launcher, stores, progress, budget_s, earlier_records)
     except KeyboardInterrupt:
         stored = len(store.read(file for file in paths.values() if file.exists()).records)
-        compare = f"what is there: tcbench compare {shlex.join(record_paths)}"
-        where = f"{counted(stored, 'record')} kept; go on with: {command_again(resume=True)}; {compare}"
+        compare = f"compare what was stored: tcbench compare {shlex.join(record_paths)}"
+        where = f"{counted(stored, 'record')} kept; continue with: {command_again(resume=True)}; {compare}"
         typer.echo(f"\ninterrupted; {where if stored else 'nothing was measured yet'}", err=True)
         raise typer.Exit(INTERRUPTED) from None
     finally:

@@ -44,11 +44,11 @@ def find_project(folder: Path) -> Project:
     try:
         repository = Repository.containing(folder)
     except GitError as error:
-        instead = "two interpreters do without: --base-python PYTHON"
+        instead = "compare two interpreters instead: --base-python PYTHON"
         if "not a git repository" in str(error):
-            raise BuildError(f"{folder} is in no git repository, so it has no revisions; {instead}") from None
+            raise BuildError(f"{folder} is not in a git repository, so it has no revisions; {instead}") from None
         if "must be run in a work tree" in str(error):
-            raise BuildError(f"{folder} is in no working tree of git's (a bare repository?); {instead}") from None
+            raise BuildError(f"{folder} is not in a git working tree (a bare repository?); {instead}") from None
         raise BuildError(f"{error}; {instead}") from None
     return Project(repository, folder.resolve().relative_to(repository.top.resolve()))
 
@@ -61,10 +61,10 @@ def resolve(project: Project, option: str, revision: str) -> str:
         with contextlib.suppress(GitError):
             return project.repository.ask("rev-parse", "--verify", "--quiet", f"{revision}^{{commit}}")
     shown = revision if len(revision) < 60 else f"{revision[:57]}..."
-    hint = "; this clone is shallow: `git fetch --unshallow` brings the rest" if project.repository.shallow else ""
+    hint = "; this clone is shallow: `git fetch --unshallow` fetches the rest" if project.repository.shallow else ""
     with contextlib.suppress(GitError):
         if not project.repository.ask("rev-list", "--max-count=1", "--all"):
-            hint = "; it has no commit yet: `git commit` makes the first"
+            hint = "; it has no commit yet: `git commit` creates the first"
     raise BuildError(
         f"{option} {shown!a}: no such commit in {project.repository.top}; expected a branch, a tag or a commit{hint}"
     )
@@ -94,10 +94,10 @@ def default_base(project: Project, current: str | None = None) -> tuple[str, str
     if not changed:
         has = f"{current} has no commits" if current else f"{project.repository.top} has neither changes nor commits"
         raise BuildError(
-            f"nothing to compare: {has} beside the main branch; "
+            f"nothing to compare: {has} that are not on the main branch; "
             "expected --base REVISION, --base-python PYTHON or --bisect GOOD..BAD"
         )
-    return head, "the last commit, as the working tree has changes"
+    return head, "the last commit, because the working tree has changes"
 
 
 def commits_between(project: Project, good: str, bad: str) -> dict[str, str]:
@@ -112,7 +112,7 @@ def commits_between(project: Project, good: str, bad: str) -> dict[str, str]:
         raise BuildError(str(error)) from None
     if ahead != "0" or not listed:
         raise BuildError(
-            f"{bad[:12]} does not come after {good[:12]}; expected GOOD..BAD, BAD a later commit of the same branch"
+            f"{bad[:12]} does not come after {good[:12]}; expected BAD to be a later commit of the same branch"
         )
     lines = (line.partition("\t") for line in listed.split("\n")[1::2])  # every other line is "commit ID"
     # git writes UTF-8 because of --encoding, but `ask` decodes its output like a file name.
@@ -124,7 +124,7 @@ def checked_out(project: Project) -> str:
     try:
         return project.repository.commit()
     except (GitError, OSError):
-        return "at no commit that git tells"
+        return "at an unknown commit"
 
 
 def checked_out_code(project: Project) -> str:
@@ -132,7 +132,7 @@ def checked_out_code(project: Project) -> str:
     try:
         head, changes = project.repository.ask("rev-parse", "--verify", "HEAD"), project.repository.changes()
     except (GitError, OSError):
-        return "at no commit that git tells"
+        return "at an unknown commit"
     return head + (f"+{hashlib.sha256(os.fsencode(changes)).hexdigest()[:12]}" if changes else "")
 
 
@@ -149,13 +149,13 @@ def check_out(project: Project, commit_id: str, top: Path, logs: Path, setup: st
     except (GitError, OSError) as error:
         raise BuildError(f"{short} cannot be checked out: {error}") from None
     if empty:
-        say(f"note: {short}: not checked out here, so not there either: submodule {', '.join(empty)}")
+        say(f"note: {short} lacks submodules that are not checked out here: {', '.join(empty)}")
     if pointers:
         more = f" and {len(pointers) - 1} more" if len(pointers) > 1 else ""
-        say(f"note: {short}: contents are not here: {pointers[0]}{more}; `git lfs fetch origin {short}` brings them")
+        say(f"note: {short} lacks the contents of {pointers[0]}{more}; `git lfs fetch origin {short}` fetches them")
     folder = top / project.inside
     if not folder.is_dir():
-        raise BuildError(f"{short} has no folder {project.inside}; start the gate where both revisions have one")
+        raise BuildError(f"{short} has no folder {project.inside}; start the gate in a folder that both revisions have")
     command, setup_folder = _environment(top, folder, setup)
     if command:
         say(f"{short}: {command}")
@@ -206,7 +206,7 @@ def _set_up(command: str, folder: Path, log: Path) -> None:
     if code:
         output = log.read_text(encoding="utf-8", errors="replace")
         raise BuildError(
-            f"--setup {command!a} failed in {folder} with exit code {code}: {last_lines(output)} (all of it: {log})"
+            f"--setup {command!a} failed in {folder} with exit code {code}: {last_lines(output)} (full output: {log})"
         )
     log.unlink(missing_ok=True)
 
@@ -221,7 +221,7 @@ def _python(top: Path, setup_folder: Path, command: str) -> str:
         return str(python)
     if _is_project(setup_folder / "pyproject.toml"):
         raise BuildError(
-            f"--setup {command!a} left no .venv/bin/python in {setup_folder}; expected it to make that environment"
+            f"--setup {command!a} created no .venv/bin/python in {setup_folder}; expected it to create that environment"
         )
     return sys.executable
 

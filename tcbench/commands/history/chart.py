@@ -74,7 +74,7 @@ def history_chart(history: History) -> Figure:
     for axes, (cell, points, group) in zip(column, strips, strict=True):
         _frame(axes, cell, points, span, len(revisions))
         if group:
-            below = f"{rate_unit(cell.cell for cell in cells)}; on the right the newest" if axes is column[0] else ""
+            below = f"{rate_unit(cell.cell for cell in cells)}; the newest is on the right" if axes is column[0] else ""
             page.title_panel(axes, group, below)
     # Short names above dates, or both upright where there is no room from one to the next.
     names = [(drawable(revision.short), drawable(revision.date)) for revision in revisions]
@@ -112,7 +112,7 @@ def _small_print(history: History, cells: Sequence[CellHistory], revisions: Sequ
     lines = [
         f"{rate_unit(cell.cell for cell in cells)} over total time, geometric mean over trials · whisker: its "
         f"95% confidence interval over trials · "
-        f"{FORMS['regression'].sign} regression: surely slower than the commit before by more than "
+        f"{FORMS['regression'].sign} regression: confirmed slower than the previous commit by more than "
         f"{threshold(history.rule.threshold)} · hollow: inconclusive, or nothing to compare with · every strip spans "
         f"the same factor"
     ]
@@ -129,7 +129,7 @@ def _small_print(history: History, cells: Sequence[CellHistory], revisions: Sequ
     breaks = Counter((revision, "; ".join(each.says for each in differences)) for revision, differences in broken)
     new_lines = [f"{revision.short} ({counted(n, 'cell')}): {says}" for (revision, says), n in breaks.items()]
     if new_lines:
-        lines.append("dashed: a new line, not compared with what was before, at " + drawable(first_few(new_lines, 6)))
+        lines.append("dashed: a new line, not compared with earlier commits, at " + drawable(first_few(new_lines, 6)))
     if len(revisions) < len(history.revisions):
         lines.append(f"the newest {len(revisions)} of {len(history.revisions)} commits")
     if len(cells) < len(history.cells):

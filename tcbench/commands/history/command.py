@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 @options.selects("configs batch_sizes")
 def history(
     *,
-    results: list[str] | None = options.results_argument(default="this machine's, without those that git keeps"),
+    results: list[str] | None = options.results_argument(default="this machine's, without those that git tracks"),
     chosen: Selection,
     threshold: str = outcome.THRESHOLD,
     allow: list[str] | None = outcome.ALLOW,
@@ -33,10 +33,10 @@ def history(
     out: Path = options.RESULTS_FOLDER,
     details: bool = options.DETAILS,
 ) -> None:
-    """Show each cell over the commits it was run at: images/s with its interval over trials, the change from the
-    commit before, and whether that is a regression. Commits stand by ancestry, those that git does not know here by
-    when they were measured. Commits on unlike machines, drivers or libraries are not compared: a new line begins there
-    and says why.
+    """Show each cell over the commits it was measured at: images/s with its interval over trials, the change from the
+    previous commit, and whether that is a regression. Commits are in order of ancestry; those that are not in the git
+    repository here are in order of measurement. Commits with different machines, drivers or libraries are not
+    compared: a new line begins there and gives the reason.
 
     Examples:
     tcbench history                                   this machine's runs
@@ -58,7 +58,7 @@ def history(
     runs = {Path(name).name.removesuffix(store.SUFFIX) for name in results or ()}
     records = tuple(r for r in results_read if r.run_id in runs or not store.GATE_RUN_ID.fullmatch(r.run_id))
     if not records:
-        raise SelectionError("only trials of gates and bisections there; `tcbench run` makes a run, or name a file")
+        raise SelectionError("only trials of gates and bisections found; `tcbench run` makes a run, or name a file")
     environments = [record.environment for record in records if record.environment is not None]
     commits = {(commit or "").removesuffix("+") for e in environments for commit in (e.project_commit, e.commit)}
     places = git.ancestry((Path.cwd(), CHECKOUT), commits)
@@ -70,10 +70,10 @@ def history(
         from tcbench.show.charts.files import save
 
         save(history_chart(history), output, options.ANOTHER_FILE)
-    left_out = ["left out: trials of gates and bisections; name a file of theirs to see it"]
+    left_out = ["left out: trials of gates and bisections; name one of their files to show it"]
     left_out *= len(records) < len(results_read)
     if n_ignored:
-        files = f"{counted(n_ignored, 'file')} of other machines or kept by git"
+        files = f"{counted(n_ignored, 'file')} of other machines or tracked by git"
         left_out.append(f"left out: {files}; `tcbench history {out}` shows all")
     if format_ == "json":
         typer.echo(to_json(history))

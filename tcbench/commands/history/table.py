@@ -82,20 +82,20 @@ def sparkline(points: Sequence[HistoryPoint]) -> str:
 def notes(history: History) -> list[str]:
     """Return notes on how to read the tables."""
     lines = [
-        f"{rate_unit(cell.cell for cell in history.cells)}: geometric mean over trials; ±: 95% interval by the cell "
-        "alone (`run`: by all); one trial has none.",
-        "change: from the commit before that ran, with its 95% interval; a regression is a certain loss of more than "
-        f"{threshold(history.rule.threshold)}.",
+        f"{rate_unit(cell.cell for cell in history.cells)}: geometric mean over trials; ±: 95% interval of the cell "
+        "alone (`run`: of all); one trial has none.",
+        "change: from the previous commit that ran, with its 95% interval; a regression is a confirmed loss of more "
+        f"than {threshold(history.rule.threshold)}.",
     ]
     points = [point for cell in history.cells for point in cell.points]
     if any(point.change and point.change.verdict == "inconclusive" for point in points):
-        lines.append(Caution(f"inconclusive: such a loss is neither certain nor ruled out; {TAKE_ENOUGH}."))
+        lines.append(Caution(f"inconclusive: such a loss is neither confirmed nor ruled out; {TAKE_ENOUGH}."))
     if any(point.broken_by for point in points):
         lines.append(
-            "new line: machine, libraries or settings differ from the commit before: not compared; --allow does it."
+            "new line: machine, libraries or settings differ from the previous commit; --allow compares them anyway."
         )
     if any(point.revision.name.endswith("+") for point in points):
-        lines.append("+: tracked files differed from the commit; each such run has a row of its own.")
+        lines.append("+: tracked files differed from the commit; each such run has its own row.")
     return lines
 
 

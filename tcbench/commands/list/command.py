@@ -7,14 +7,14 @@ from tcbench.show.app import command
 @command("Show scenarios, configs and rungs, or GPUs.", name="list")
 def list_(
     gpus: bool = options.GENERAL.option(
-        "--gpus", "GPUs: Tensor Cores, formats, software that serves them, peak rates."
+        "--gpus", "GPUs: Tensor Cores, formats, software that supports them, peak rates."
     ),
     details: bool = options.DETAILS,
     format_: options.TableOrJson = options.FORMAT,
 ) -> None:
     """Show the scenarios with their configs, and the rungs: what each needs, and whether this machine has it.
 
-    With --gpus: which GPU has which Tensor Cores and formats, which CUDA and cuDNN still serve it, and its peak rates.
+    With --gpus: each GPU's Tensor Cores and formats, the CUDA and cuDNN that still support it, and its peak rates.
 
     Examples:
     tcbench list

@@ -55,8 +55,8 @@ def show(as_json: bool, details: bool = False) -> None:
     sources = grouped((row.rates.says, row.name) for row in rows if row.rates)
     console.notes(
         [
-            "`uv sync --extra NAME` installs the newest packages that serve a GPU.",
-            "TFLOP/s: dense, highest clock; 16-bit sums in float32.",
+            "`uv sync --extra NAME` installs the newest packages that support a GPU.",
+            "TFLOP/s: dense, highest clock; 16-bit with float32 sums.",
             *(f"{', '.join(names)}: {source}" for source, names in sources.items()),
         ]
     )
@@ -134,7 +134,7 @@ def _versions(served: ServedVersions) -> str:
         return f"{served.first} to {served.last}"
     if served.last:
         return f"up to {served.last}"
-    return f"{served.first} on" if served.first else "newest"
+    return f"from {served.first}" if served.first else "newest"
 
 
 def _json(row: _GpuRow) -> dict[str, Any]:

@@ -79,7 +79,7 @@ _MODELS: tuple[Column[tuple[str, Network]], ...] = (
     Column(
         "MACs per image", lambda row: f"{row[1].macs(row[1].variants[0], 224, 1000) / 1e9:.2f} G", COUNT, wraps=True
     ),
-    Column("least image", lambda row: f"{row[1].min_image_size}x{row[1].min_image_size}"),
+    Column("smallest image", lambda row: f"{row[1].min_image_size}x{row[1].min_image_size}"),
     Column("definition", lambda row: row[1].source),
 )
 """Columns of the table of models. Figures are those of the published networks: 224x224 images, 1000 classes."""

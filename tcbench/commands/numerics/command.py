@@ -33,21 +33,21 @@ def loss_scale(text: str | None) -> float | None:
     return scale
 
 
-@command("Train in fp16 and fp32 side by side; look at gradients.")
+@command("Compare training in fp16 and bf16 with fp32; count lost gradients.")
 @options.selects("scenario device")
 def numerics(
     *,
     rungs: bool = options.CELLS.option("--rungs", "Check each config of the scenario against its rungs' tolerances."),
     ranks: int | None = options.CELLS.option(
         "--ranks N",
-        "Train as so many ranks do, each on a batch of --bs, beside one rank at the same global batch. "
+        "Train with N ranks of batch --bs, compared with one rank at the same global batch. "
         "Default: one rank, in several precisions.",
         within=(2, 4096),
     ),
     second_order: bool = options.CELLS.option(
         "--second-order",
-        "Count the steps to a loss by SGD and by K-FAC (the rung kfac) at a large batch. Default: not; "
-        "with it --bs 1024, --steps 24, --seeds 3.",
+        "Count the steps that SGD and K-FAC (the rung kfac) need to reach a loss at a large batch. "
+        "Defaults with it: --bs 1024, --steps 24, --seeds 3.",
     ),
     config: list[str] | None = options.CELLS.option(
         "--config NAME",
@@ -60,7 +60,7 @@ def numerics(
     chosen: Selection,
     data: Path | None = options.CELLS.option(
         "--data FOLDER",
-        "Train the scenario's model on class folders of JPEGs; one in ten is kept for the test. Default: "
+        "Train the scenario's model on class folders of JPEGs; one in ten is held out for testing. Default: "
         "generated images, a small ResNet.",
         takes="a folder of class folders of JPEGs",
     ),
@@ -71,14 +71,14 @@ def numerics(
         "--image-size PIXELS", "Side of the square images. Default: 16; with --data the scenario's.", within=(8, 8192)
     ),
     seeds: int | None = options.MEASURING.option(
-        "--seeds N", "Runs of each technique, each from its own weights. Default: 5.", within=(1, 1000)
+        "--seeds N", "Runs of each technique, each from its own initial weights. Default: 5.", within=(1, 1000)
     ),
     steps: int | None = options.MEASURING.option(
         "--steps N", "Steps of each run. Default: 240; with --rungs 5.", within=(1, 1_000_000)
     ),
     learning_rate: float | None = options.MEASURING.option(
         "--lr RATE",
-        "Learning rate. Default: 0.001; with --ranks 0.2, of one rank.",
+        "Learning rate. Default: 0.001; with --ranks 0.2 for one rank.",
         takes="a rate above 0 and up to 1000000, such as 0.001",
         holds=lambda x: 0 < x <= 1e6,
     ),
@@ -90,13 +90,13 @@ def numerics(
     ),
     global_batch: int | None = options.MEASURING.option(
         "--global-batch N",
-        "Images that the loss is averaged over, of which this is one replica. Default: slide 34's 131072.",
+        "Images that the loss is averaged over; this run is one of the replicas. Default: slide 34's 131072.",
         within=(2, 10**9),
     ),
     margin: float | None = options.MEASURING.option(
         "--margin SHARE",
-        "Test loss and accuracy within this share of fp32's count as like fp32's. Default: 0.02; with --ranks "
-        "0.1 of the loss.",
+        "Differences of test loss and accuracy up to this share count as equal. Default: 0.02; with --ranks "
+        "0.1 for the loss.",
         takes="a share between 0 and 1, such as 0.02",
         holds=lambda x: 0 < x < 1,
     ),
@@ -105,7 +105,7 @@ def numerics(
     ),
     timeout: float | None = options.MEASURING.option(
         "--timeout SECONDS",
-        "A run that takes longer is ended. Default: 7200.",
+        "Stop a run that takes longer. Default: 7200.",
         takes="seconds above 0 and up to 1000000",
         holds=lambda x: 0 < x <= 1e6,
     ),
@@ -114,22 +114,22 @@ def numerics(
     quiet: bool = options.QUIET,
     format_: options.TableOrJson = options.FORMAT,
 ) -> None:
-    """Train fp32, and fp16 with loss scaling and fp32 master weights, with one of them, with neither, and bf16, from
-    the same weights over the same batches; count what float16 makes of the gradients; say which trains like fp32, by an
-    equivalence test over seeds. With --ranks, the same question of many ranks: with linear scaling of the learning rate
-    and gradual warm-up, without warm-up, without scaling, each against one rank at the same global batch.
-    With --second-order, how many steps SGD and K-FAC take to a loss at a large batch.
+    """Train in fp32, in bf16, and in fp16 with both, one or none of loss scaling and fp32 master weights, all from the
+    same weights on the same batches. Count the gradients that float16 loses. Judge which of them train like fp32, by an
+    equivalence test over seeds. With --ranks, compare many ranks with one rank at the same global batch: with linear
+    scaling of the learning rate and gradual warm-up, without warm-up, and without scaling.
+    With --second-order, count the steps that SGD and K-FAC need to reach a loss at a large batch.
 
-    Exit code: 0 whatever the verdicts; 2 for a mistake in the command; 3 when a run failed; 130 when interrupted. With
-    --rungs, 1 when a config is farther off than its rungs declare.
+    Exit code: 0 whatever the verdicts; 2 for a mistake in the command; 3 if a run failed; 130 if interrupted. With
+    --rungs, 1 if a config is farther off than its rungs declare.
 
     Examples:
     tcbench numerics                          generated images, a small ResNet: a few minutes on two cores
     tcbench numerics --scale 2^40             your own static loss scale
-    tcbench numerics --global-batch 32        one machine alone: gradients are not so small
+    tcbench numerics --global-batch 32        a single machine: gradients are larger
     tcbench numerics --data /data/imagenet/train --bs 32 --device cuda:0
     tcbench numerics --ranks 4                 linear scaling and warm-up: do four ranks train like one?
-    tcbench numerics --second-order           SGD and K-FAC at 1,024 images a step: which needs fewer?
+    tcbench numerics --second-order           SGD and K-FAC at 1,024 images a step: which needs fewer steps?
     tcbench numerics --rungs                  every config against the one without its last rung
     """
     from tcbench.commands.numerics import plan
@@ -151,12 +151,12 @@ def numerics(
     precisions = {"--data": data, "--lr": learning_rate, "--margin": margin, "--ranks": ranks, **one_rank}
     if rungs:
         training = {"--bs": bs, "--image-size": image_size, "--seeds": seeds, "--second-order": second_order or None}
-        _refuse_options(training | precisions, "--rungs", "its steps are those that tolerances are declared for")
+        _refuse_options(training | precisions, "with --rungs", "tolerances are declared for its fixed settings")
         from tcbench.commands.numerics.parity import check_configs
 
         check_configs(program, loaded, options.config_names(config), steps or plan.PARITY_STEPS, threads)
         return
-    _refuse_options({"--config": config}, "training side by side", "configs are compared with --rungs")
+    _refuse_options({"--config": config}, "without --rungs", "only --rungs compares configs")
     request = plan.NumericsRequest(
         steps=steps,
         batch_size=bs,
@@ -168,8 +168,8 @@ def numerics(
         ranks=ranks or 1,
     )
     if second_order:
-        why = "both methods train alike in fp32, each at the best of four learning rates"
-        _refuse_options(precisions, "--second-order", why)
+        why = "both methods train in fp32, each at the best of four learning rates"
+        _refuse_options(precisions, "with --second-order", why)
         from tcbench.commands.numerics.training import compare_methods
         from tcbench.core.record import KfacSettings
 
@@ -179,7 +179,7 @@ def numerics(
         compare_methods(program, setting, loaded.train.kfac or KfacSettings(), seeds or plan.RACE_SEEDS)
         return
     if ranks is not None:
-        _refuse_options(one_rank, "--ranks", "all of its runs are in fp32")
+        _refuse_options(one_rank, "with --ranks", "all of its runs are in fp32")
     from tcbench.commands.numerics.judgement import Margins
     from tcbench.commands.numerics.training import train
 
@@ -192,4 +192,4 @@ def numerics(
 def _refuse_options(options: dict[str, Any], mode: str, why: str) -> None:
     """Raise SelectionError if any of these options was given: they have no meaning in this mode."""
     if name := next((name for name, setting in options.items() if setting is not None), None):
-        raise SelectionError(f"{name}: has no meaning with {mode}: {why}")
+        raise SelectionError(f"{name}: has no meaning {mode}: {why}")

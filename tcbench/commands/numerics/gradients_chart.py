@@ -36,14 +36,14 @@ def gradients_chart(document: Document, about: Sequence[str]) -> Figure:
     layers = _rows(document)
     k = round(math.log2(document.static_scale))
     page = ChartPage(
-        "What float16 makes of gradients",
+        "What float16 does to gradients",
         f"fp32 training, {observed_steps(document.gradients)} of {document.setting.steps} steps sampled, without loss "
         f"scaling; the loss divided by {document.setting.loss_divisor:g}",
         [
             " · ".join(about),
-            f"Safe: at most {LOST_AT_MOST:.0%} of the gradients that are not zero become zero, and none infinite, of "
-            "both kinds. Activations: what flows back into each convolution's and the classifier's output. Layers: the "
-            "darker, the more of the layer's values lie in that power of two.",
+            f"Safe: at most {LOST_AT_MOST:.0%} of the non-zero gradients of either kind become zero, and none becomes "
+            "infinite. Activations: gradients of each convolution's and the classifier's output. Layers: the darker, "
+            "the more of the layer's values lie in that power of two.",
         ],
     )
     outline = f"outline: the same after the static loss scale of 2^{k}"

@@ -208,7 +208,7 @@ def not_learnt(document: Document) -> str | None:
     accuracy = statistics.fmean(accuracies)
     if accuracy - error > well_above:
         return None
-    not_above = f"its accuracy of {accuracy:.1%} is not surely above {well_above:.1%} (chance: {chance:.1%})"
+    not_above = f"its accuracy of {accuracy:.1%} is not significantly above {well_above:.1%} (chance: {chance:.1%})"
     return f"{base.label} itself has not clearly learnt here: {not_above}; {_REMEDY}"
 
 
@@ -216,7 +216,7 @@ _LEARNT = 0.2
 """Share of the way from chance to perfect accuracy that the base has to go: about ten margins, so that a technique that
 learnt nothing is far outside of them."""
 
-_REMEDY = "take more --steps or a lower --lr"
+_REMEDY = "use more --steps or a lower --lr"
 _NORMAL_95 = 1.6449
 """The 95% quantile of the normal distribution."""
 
@@ -236,7 +236,7 @@ def _verdict(name: str, document: Document, margins: Margins) -> TechniqueVerdic
             name, "undecided", f"seed {unfinished[0].seed} {unfinished[0].status}: {unfinished[0].reason}"
         )
     if not pairs:
-        return TechniqueVerdict(name, "undecided", f"{document.setting.base.label} itself did not get to the end")
+        return TechniqueVerdict(name, "undecided", f"{document.setting.base.label} itself did not finish")
     loss = equivalence([_log_loss(run) - _log_loss(partner) for run, partner in pairs], math.log1p(margins.loss))
     images = document.setting.test_images
     # A count of images is rounded: a uniform error of up to half an image, with a standard deviation of 1/sqrt(12).
@@ -261,11 +261,11 @@ def _verdict(name: str, document: Document, margins: Margins) -> TechniqueVerdic
     )
     if coarse:
         reason += (
-            f"; {images} test images tell {100 / images:.2g} points apart at best, more than the margin of "
+            f"; {images} test images resolve {100 / images:.2g} points at best, more than the margin of "
             f"{100 * margins.accuracy:g}"
         )
     if len(pairs) == 1:
-        reason = "one seed tells nothing of the next: --seeds 5"
+        reason = "one seed gives no interval: use --seeds 5"
     return TechniqueVerdict(name, word, nothing or reason, loss, accuracy)
 
 

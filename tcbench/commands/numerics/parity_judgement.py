@@ -73,7 +73,9 @@ def _wrong_update(run: ParityRun) -> list[str]:
     most = optimizer_at_most(run.storage)
     if run.optimizer is None or run.optimizer <= most:
         return []
-    return [f"optimizer ({run.optimizer_of}) {run.optimizer:.2g} from what its rungs declare, above {most:.2g}"]
+    return [
+        f"optimizer ({run.optimizer_of}) {run.optimizer:.2g} from the update of its rungs in float64, above {most:.2g}"
+    ]
 
 
 def _wrong_properties(run: ParityRun, rung: Rung) -> list[str]:

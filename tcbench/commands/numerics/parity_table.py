@@ -21,8 +21,8 @@ def headline(job: ParityJob) -> str:
     cell = job.cell
     return (
         f"{job.steps} steps from one seed, {cell.image_size}x{cell.image_size} random images, batch size "
-        f"{cell.batch_size}, learning rate {cell.train.learning_rate:g}, on the shape that tolerances are declared on: "
-        "ResNet-50's first two stages, shortened."
+        f"{cell.batch_size}, learning rate {cell.train.learning_rate:g}, on the network that tolerances are declared "
+        "for: ResNet-50's first two stages, shortened."
     )
 
 
@@ -85,16 +85,17 @@ def off_lines(judged: Sequence[JudgedRun]) -> list[str]:
 def summary(judged: Sequence[JudgedRun]) -> str:
     """Return the last line, which says how many configs are off."""
     n_off = len(off_lines(judged))
-    word = f"{n_off} off" if n_off else "all within what is declared"
+    word = f"{n_off} off" if n_off else "all within their tolerances"
     return f"{counted(len(judged), 'config')}: {word}."
 
 
 def notes(judged: Sequence[JudgedRun], skipped: Mapping[str, str]) -> list[str]:
     """Return notes that explain the table and name what is missing from it."""
     lines = [
-        "Largest relative distance of a step's loss; relative L2 distance of the gradients at the first weights, of "
-        "the parameter that is farthest; the same of what training did to all parameters: to the config without the "
-        "last rung (fp32: to float64), beside what that rung declares. A rung that declares bit-identical is allowed 0."
+        "Distances to the config without the last rung (fp32: to float64), each with the rung's tolerance. loss: the "
+        "largest relative distance of a step's loss. gradient: the relative L2 distance at the first weights, of the "
+        "parameter that is farthest. update: the same of what training changed in all parameters. A bit-identical rung "
+        "is allowed 0."
     ]
     if any(config.same_batches for config in judged):
         lines.append(
@@ -105,8 +106,8 @@ def notes(judged: Sequence[JudgedRun], skipped: Mapping[str, str]) -> list[str]:
     if lengths:
         worst, allowed = max(length for length, _ in lengths), sorted({most for _, most in lengths})
         lines.append(
-            f"Where storage is short, a kind of parameter's gradient is {worst:.1e} longer or shorter "
-            f"({' or '.join(f'{most:g}' for most in allowed)})."
+            f"With 16-bit storage, the length of a kind of parameter's gradient differs by up to {worst:.1e} (allowed "
+            f"{' or '.join(f'{most:g}' for most in allowed)})."
         )
     distances = []
     for storage in STORAGES:
@@ -114,7 +115,7 @@ def notes(judged: Sequence[JudgedRun], skipped: Mapping[str, str]) -> list[str]:
         if far := [distance for distance in runs if distance is not None]:
             distances.append(f"{max(far):.1e} in {storage} (allowed {optimizer_at_most(storage):g})")
     if distances:
-        lines.append(f"Updates from given gradients, from SGD's in float64: {', '.join(distances)}.")
+        lines.append(f"Distance of updates from SGD's in float64, from the same gradients: {', '.join(distances)}.")
     lines.append("Each rung's dtype, layout, fused operations, optimizer and graph are checked in its first steps.")
     lines += [f"{config}: skipped: {reason}" for config, reason in skipped.items()]
     return lines

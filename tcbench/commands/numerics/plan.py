@@ -122,7 +122,7 @@ def training_setting(
     batch_size *= ranks
     n_test = n_test // batch_size * batch_size
     if not n_test:
-        raise SelectionError(f"--bs {batch_size}: fewer images than that are kept for the test; take a smaller --bs")
+        raise SelectionError(f"--bs {batch_size}: the test set has fewer images than one batch; use a smaller --bs")
     global_batch = request.global_batch if ranks == 1 else batch_size
     if global_batch < batch_size:
         raise SelectionError(f"--global-batch {request.global_batch}: expected at least the batch size, {batch_size}")
@@ -244,7 +244,7 @@ def parity_job(
     for config in configs:
         if config.backend != DEFAULT_BACKEND or config.ablation:
             why = "an ablation" if config.ablation else f"a config of the backend {config.backend}"
-            skipped[config.name] = f"{why}, whose rungs declare nothing here"
+            skipped[config.name] = f"{why}, whose rungs have no tolerances"
             continue
         reason = why_not(config, device, emulate=True)  # emulated instructions give the same numbers
         if reason:

@@ -26,7 +26,7 @@ def steps_chart(document: StepsDocument, about: Sequence[str]) -> Figure:
     seeds = len(document.runs_of(methods[0]))
     notes = [
         " · ".join(about),
-        f"Each line is one seed's, the mean of {SMOOTH} steps. Over time: the method's median time per step, on a "
+        f"Each line is one seed, as the mean of {SMOOTH} steps. Over time: by the method's median time per step, on a "
         "machine that may have been busy. Dotted: the losses whose steps the table counts.",
     ]
     page = ChartPage(
@@ -35,7 +35,7 @@ def steps_chart(document: StepsDocument, about: Sequence[str]) -> Figure:
     lines = []
     [[by_step, by_time]] = page.panels([_PANEL], 2)
     by_step.set_title("Training loss over steps", loc="left", weight="bold")
-    by_time.set_title("The same over time", loc="left", weight="bold")
+    by_time.set_title("Training loss over time", loc="left", weight="bold")
     for method in methods:
         runs = document.runs_of(method)
         style: dict[str, Any] = {"color": _COLOURS[method], "linestyle": _DASHES[method], "linewidth": 1.5}
@@ -88,8 +88,8 @@ def notes(document: StepsDocument) -> list[str]:
     """Return notes on how to read the table."""
     kfac, n = document.kfac, document.setting.steps
     lines = [
-        f"Steps to a loss: until the mean of {SMOOTH} steps' losses is at it or below, one figure for each seed; none: "
-        f"not in {n} steps. Both methods have the same steps, weights and batches. A step's time is the median.",
+        f"Steps to a loss: until the mean loss of {SMOOTH} steps is at or below it, one figure per seed; none: not "
+        f"reached in {n} steps. Both methods have the same steps, weights and batches. A step's time is the median.",
         f"K-FAC: damping {kfac.damping:g}, decay {kfac.decay:g}, interval {kfac.interval}.",
     ]
     for method, label in LABELS.items():
@@ -97,6 +97,6 @@ def notes(document: StepsDocument) -> list[str]:
         chosen = document.runs_of(method)[0].learning_rate
         tried = ", ".join(f"{rate:g}" for rate in rates)
         edge = ", at the end of the list: another may be better" if chosen in (rates[0], rates[-1]) else ""
-        lines.append(f"{label}: the best learning rate of {tried} on a seed that is not counted{edge}.")
+        lines.append(f"{label}: the best learning rate of {tried} on a separate seed{edge}.")
     lines += [f"{LABELS[run.method]}, seed {run.seed}: {run.reason}" for run in document.runs if run.reason is not None]
     return lines

@@ -78,10 +78,10 @@ def why_lines(document: Document) -> list[str]:
         decays = ", ".join(str(round(part * s.steps)) for part in DECAYS)
         return [
             f"Ranks: one process takes the {n} shards of a step in turn, each with its own batch normalisation, and "
-            "applies the mean of their gradients once: what ranks compute, without sending anything.",
-            f"Linear scaling: {n} ranks take {n} times one rank's learning rate of {rate:g}. Warm-up: from {rate:g} to "
-            f"{n * rate:g} over the first {max(1, round(WARM_UP * s.steps))} steps, as Goyal et al. (2017) over 5 of "
-            f"90 epochs. All divide it by 10 at steps {decays}.",
+            "applies the mean of their gradients once: the computation of real ranks, without communication.",
+            f"Linear scaling: {n} ranks use {n} times one rank's learning rate of {rate:g}. Warm-up: from {rate:g} to "
+            f"{n * rate:g} over the first {max(1, round(WARM_UP * s.steps))} steps, as Goyal et al. (2017) do over 5 "
+            f"of 90 epochs. All techniques divide it by 10 at steps {decays}.",
             f"One rank, its own batch and rate: {n} steps of {rank_batch} images for each step of {s.batch_size}.",
         ]
     lines = []
@@ -95,14 +95,14 @@ def why_lines(document: Document) -> list[str]:
             f"Small gradients: the loss is divided by {s.loss_divisor:,g}, as {share}."
             if pixels <= 1
             else f"Small gradients: the loss is divided by {s.loss_divisor:,g} = {replicas:,.5g} x {pixels:.3g}. "
-            f"{replicas:,.5g}: it is {share}. {pixels:.3g}: a gradient that flows back is divided by the pixels of the "
-            "last feature map, which are fewer here than in the scenario's model on ImageNet (rounded down to a power "
+            f"{replicas:,.5g}: it is {share}. {pixels:.3g}: gradients are divided by the number of pixels of the "
+            "last feature map, which has fewer here than in the scenario's model on ImageNet (rounded down to a power "
             "of two)."
         )
     if s.learning_rate <= SMALL_RATE:
         lines.append(
-            f"Small updates: a learning rate of {s.learning_rate:g} is what a schedule ends with; a step moves a "
-            "weight by less than half of float16's spacing, so without a float32 copy it rounds back."
+            f"Small updates: a learning rate of {s.learning_rate:g} is what a schedule ends with; a step changes "
+            "a weight by less than half of float16's spacing, so without a float32 copy the weight rounds back."
         )
     else:
         lines.append(
@@ -149,7 +149,7 @@ def safe_line(document: Document) -> str:
     n, steps = judgement.observed_steps(document.gradients), document.setting.steps
     return (
         f"Safe loss scales: 2^{scales.smallest} (at most {LOST_AT_MOST:.0%} of the gradients that are not zero become "
-        f"zero) to 2^{scales.largest} (none overflows), by {n} of {steps} steps; {used}."
+        f"zero) to 2^{scales.largest} (none overflows), from {n} of {steps} steps; {used}."
     )
 
 
@@ -157,7 +157,7 @@ def bfloat16_line(document: Document) -> str:
     """Return the sentence on gradients that are lost in bfloat16, which has float32's range of exponents."""
     lost = max(zero_in_bfloat16(judgement.model_magnitudes(document.gradients, kind)) for kind in KINDS)
     share = _share(lost) if lost else "none"
-    return f"In bfloat16, which has float32's range, {share} of them become zero without any scale."
+    return f"In bfloat16, which has float32's range, {share} of the gradients become zero without a loss scale."
 
 
 def costs_table(document: Document) -> Table[TechniqueCosts]:
@@ -186,9 +186,7 @@ def costs_table(document: Document) -> Table[TechniqueCosts]:
             column("memory", lambda row: row.peak_memory_bytes, Kind(lambda n_bytes: size(round(n_bytes)))),
         ]
     first = figures[0]
-    figures[0] = replace(
-        first, value=lambda row: first.value(row) if ended(row) else Text("did not get to the end", "red")
-    )
+    figures[0] = replace(first, value=lambda row: first.value(row) if ended(row) else Text("did not finish", "red"))
     return Table([Column("technique", lambda row: ALL_TECHNIQUES[row.technique].label), *figures], rows)
 
 
@@ -219,18 +217,20 @@ def notes(document: Document, margins: Margins) -> list[str]:
     owner = "fp32's" if document.setting.ranks == 1 else "that of one rank"
     like = judgement.like_base(document)
     lines = [
-        f"{like}: two one-sided tests at 5% over seeds say that the test loss is within {margins.loss:.0%} "
-        f"and the accuracy within {100 * margins.accuracy:g} points of {owner}; undecided: more --seeds may tell."
+        f"{like}: two one-sided tests at 5% over seeds show that the test loss is within {margins.loss:.0%} "
+        f"and the accuracy within {100 * margins.accuracy:g} points of {owner}; undecided: more --seeds may settle it."
     ]
     if document.setting.ranks > 1:
         return lines
     if document.setting.device == "cpu":
         lines.append(
-            Caution("On the CPU fp16 computes in fp32 and only stores 16 bits: its time is that of the conversions.")
+            Caution(
+                "On the CPU, fp16 is stored in 16 bits but computed in fp32: its extra time is that of the conversions."
+            )
         )
         lines.append(
-            "memory: the whole process's, most of which is the program. Ratios: fp32's figure over the technique's, as "
-            "in Yamamoto's table."
+            "memory: of the whole process, most of which is the program. Ratios: fp32's figure over the technique's, "
+            "as in Yamamoto's table."
         )
     if any(run.technique == "dynamic" and run.status == "ok" for run in document.runs):
         runs = [run for run in document.runs if run.technique == "dynamic"]

@@ -84,7 +84,9 @@ def train(
     failed = [run for run in runs if run.status in ("failed", "oom")]
     if failed:
         first = failed[0]
-        typer.echo(f"{len(failed)} runs failed; {first.technique}, seed {first.seed}: {first.reason}", err=True)
+        typer.echo(
+            f"{counted(len(failed), 'run')} failed; {first.technique}, seed {first.seed}: {first.reason}", err=True
+        )
         raise typer.Exit(SOME_CELL_FAILED)
 
 
@@ -141,7 +143,7 @@ def _show(document: Document, margins: Margins, written: Sequence[Path], program
     console.say(*(f"wrote {path}" for path in written))
     if run := newest_run(program.out):  # whose claims on training the document decides
         words = ("claims", str(run), str(written[0]), *out_words(program.out))
-        console.offer([NextStep(words, "what of the talk holds, training included")])
+        console.offer([NextStep(words, "which claims of the talk hold, training included")])
 
 
 def compare_methods(program: ProgramOptions, setting: TrainingSetting, kfac: KfacSettings, seeds: int) -> None:

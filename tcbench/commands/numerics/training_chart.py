@@ -71,9 +71,9 @@ def training_chart(document: Document, margins: Margins, about: Sequence[str]) -
     notes = [
         " · ".join(about),
         *([f"{nothing}."] if nothing else []),
-        f"Curves: {curves}, 95% intervals; one that ends early diverged. Below: 90% intervals of "
-        f"the paired difference; like {base.label} is within {margins.loss:.0%} of its test loss and "
-        f"{100 * margins.accuracy:g} points of its accuracy (shaded), by two one-sided tests at 5%.",
+        f"Curves: {curves}, 95% intervals; a curve that ends early diverged. Below: 90% intervals "
+        f"of the paired difference; a technique is like {base.label} if it is within {margins.loss:.0%} of its test "
+        f"loss and {100 * margins.accuracy:g} points of its accuracy (shaded), by two one-sided tests at 5%.",
     ]
     many = document.setting.ranks > 1
     title = f"Do {document.setting.ranks} ranks train like one?" if many else "Do fp16 and bf16 train like fp32?"

@@ -52,7 +52,7 @@ def gpus_by_partition() -> Gpus:
     """Return the cluster's partitions with their GPUs. Raises ClusterError if Slurm is missing or does not answer."""
     missing = [name for name in ("sbatch", "srun", "sinfo", "squeue") if shutil.which(name) is None]
     if missing:
-        raise ClusterError(f"no {missing[0]} here: expected Slurm's commands on PATH, as on a cluster's login node")
+        raise ClusterError(f"{missing[0]} not found: expected Slurm's commands on PATH, as on a cluster's login node")
     try:
         words = ["sinfo", "--noheader", "--format=%R|%G"]
         answer = process.ask(words, environment=outside_jobs(os.environ), limit_s=60)
@@ -87,7 +87,11 @@ def targets(partitions: Sequence[str], types: Sequence[str], gpus: Gpus) -> tupl
                 where = f"partition {partition}" if partition else "this cluster"
                 raise ClusterError(
                     f"--gpu {gpu}: {where} has no such GPU"
-                    + (f"; {hint(gpu, sorted(types_there - {''}))}" if types_there - {""} else ", nor one with a type")
+                    + (
+                        f"; {hint(gpu, sorted(types_there - {''}))}"
+                        if types_there - {""}
+                        else ", nor any GPU with a type"
+                    )
                 )
             chosen.append(Target(partition, gpu))
     return tuple(dict.fromkeys(chosen))
@@ -113,12 +117,12 @@ class Request:
         count = int(nodes) if isinstance(nodes, str) and re.fullmatch("[0-9]{1,9}", nodes, re.ASCII) else 0
         if count == 0:
             raise ClusterError(
-                f"--sbatch nodes={nodes}: expected one number of nodes: ranks and GPUs are asked for by node"
+                f"--sbatch nodes={nodes}: expected a single number: ranks and GPUs are requested per node"
             )
         if self.ranks % count:
             raise ClusterError(
-                f"--sbatch nodes={nodes}: {self.ranks} ranks are not as many on each; expected a number of nodes that "
-                f"divides {self.ranks}"
+                f"--sbatch nodes={nodes}: {self.ranks} ranks cannot be split evenly; expected a number of nodes "
+                f"that divides {self.ranks}"
             )
         return self.ranks // count
 

@@ -44,11 +44,11 @@ def _sbatch_options(texts: Sequence[str] | None) -> dict[str, str | bool]:
     for text in texts or ():
         name, has_value, value = text.partition("=")
         if name in _RESERVED:
-            raise SelectionError(f"--sbatch {name}: tcbench sets that itself, and follows the job by it")
+            raise SelectionError(f"--sbatch {name}: tcbench sets this option itself, to follow the job")
         if name == "signal":
             raise SelectionError(
-                "--sbatch signal: a signal ahead of the time limit would kill the trial that runs; without one every "
-                "trial that has ended is on disk, and --resume goes on"
+                "--sbatch signal: a signal before the time limit would kill the running trial; without it, finished "
+                "trials are stored, and --resume continues"
             )
         if not re.fullmatch(r"[a-z][a-z-]+", name, re.ASCII) or not value.isprintable() or (has_value and not value):
             raise SelectionError(f"--sbatch {text!a}: expected an option of sbatch, such as account=me or exclusive")
@@ -66,18 +66,20 @@ def submit(
     chosen: Selection,
     partition: str | None = CLUSTER.option(
         "--partition NAME,NAME,...",
-        "Partitions: a job in each. Default, with --gpu: the cluster's own.",
+        "Partitions; each gets a job. Default, with --gpu: the cluster's default.",
         takes="partitions of the cluster",
         read=functools.partial(_names, "--partition"),
     ),
     gpu: str | None = CLUSTER.option(
         "--gpu TYPE,TYPE,...",
-        "Types of GPU as Slurm names them (sinfo -o %G): a job for each, in each partition. "
+        "Types of GPU as Slurm names them (sinfo -o %G); each gets a job in each partition. "
         "Default, with --partition: any.",
         takes="types of GPU of the cluster",
         read=functools.partial(_names, "--gpu"),
     ),
-    time: int = CLUSTER.option("--time MINUTES", "A job is ended then; --resume goes on.", 60, within=(1, 10_000_000)),
+    time: int = CLUSTER.option(
+        "--time MINUTES", "Time limit of a job; --resume continues.", 60, within=(1, 10_000_000)
+    ),
     sbatch: list[str] | None = CLUSTER.option(
         "--sbatch OPTION",
         "More options of sbatch, such as account=me, nodes=2 or exclusive. May be given more than once. Default: none.",
@@ -85,17 +87,16 @@ def submit(
         read=_sbatch_options,
     ),
     out: Path = options.OUT_FOLDER,
-    resume: bool = options.OUTPUT.option("--resume", "Submit only what has not come to its end."),
+    resume: bool = options.OUTPUT.option("--resume", "Submit only what has not finished, and follow what runs."),
     allow: Literal["code"] | None = options.ALLOW_CODE,
-    dry_run: bool = options.OUTPUT.option("--dry-run", "Show the sbatch scripts, and stop."),
+    dry_run: bool = options.OUTPUT.option("--dry-run", "Show the sbatch scripts, then stop."),
     quiet: bool = options.QUIET,
 ) -> None:
-    """Run a scenario in one Slurm job for each partition or type of GPU, each with the same options of `tcbench run`;
-    follow the jobs. An interrupt ends the following, not the jobs.
+    """Run a scenario in one Slurm job for each partition or type of GPU, all with the same options of `tcbench run`,
+    and follow the jobs. If you interrupt the command, the jobs continue.
 
-    Exit code: 0 when every job has come to its end with every cell ok, skipped or out of memory; 2 for a mistake in the
-    command or the scenario, and where the cluster does not take a job; 3 when some cell or job failed; 130 when
-    interrupted.
+    Exit code: 0 if every job finished with every cell ok, skipped or out of memory; 2 for a mistake in the command or
+    the scenario, or if the cluster rejects a job; 3 if a cell or a job failed; 130 if interrupted.
 
     Examples:
     tcbench submit naruse2018 --partition a100,h100    the same ladder on both, records in results/
@@ -131,7 +132,7 @@ def submit(
         options=_sbatch_options(sbatch),
     )
     if left_out := sorted(name for name in os.environ if name.startswith("SBATCH_")):
-        _say(f"note: {', '.join(left_out)}: jobs do not get these; --sbatch OPTION asks for what they say", quiet)
+        _say(f"note: {', '.join(left_out)}: not passed to the jobs; use --sbatch OPTION instead", quiet)
     work = []
     for target in cluster.targets(partitions, types, gpus):
         words = ["run", str(chosen.scenario), *options.words(chosen)]
@@ -150,7 +151,7 @@ def submit(
         _begin(work, jobs, resume, quiet)
         failed = _follow(jobs, out, plan.scenario.name, quiet)
     if failed:
-        typer.echo(f"Next: {command_again(resume=True)}   (runs again what failed)")
+        typer.echo(f"Next: {command_again(resume=True)}   (runs what failed again)")
         raise typer.Exit(SOME_CELL_FAILED)
 
 
@@ -179,12 +180,12 @@ def _begin(work: Sequence[tuple[Target, Sequence[str], Any]], jobs: list[Job], r
             if not same:
                 cluster.cancel(submitted)
                 raise ClusterError(
-                    f"{target.name}: job {last.id} still runs `{cluster.command_text(last.command)}`; wait for its "
-                    f"end, or end it with: scancel {last.id}"
+                    f"{target.name}: job {last.id} still runs `{cluster.command_text(last.command)}`; wait until "
+                    f"it ends, or cancel it with: scancel {last.id}"
                 )
             jobs.append(last)
         elif last is not None and same and last.exit_code == 0:
-            _say(f"{target.name}: nothing is missing: job {last.id} has done all", quiet)
+            _say(f"{target.name}: nothing is missing: job {last.id} has finished", quiet)
         else:
             try:
                 job = cluster.submit(executor, target, words)
@@ -219,7 +220,7 @@ def _follow(jobs: Sequence[Job], out: Path, scenario: str, quiet: bool) -> bool:
         if not job.ended:
             line = f"{job.target.name}: job {job.id} is {job.state}{measured}"
         elif not bad:
-            line = f"{job.target.name}: job {job.id} has done all{measured}"
+            line = f"{job.target.name}: job {job.id} has finished{measured}"
         else:
             early = f"early ({job.state})" if job.exit_code is None else f"with exit code {job.exit_code}"
             how = f"job {job.id} has ended {early}"
@@ -239,8 +240,8 @@ def _say(line: str, quiet: bool) -> None:
 
 def _how_to_go_on(jobs: Sequence[Job]) -> str:
     """Return the commands that resume and that cancel the jobs."""
-    again = f"go on with: {command_again(resume=True)}"
+    again = f"continue with: {command_again(resume=True)}"
     if not jobs:
         return f"nothing was submitted; {again}"
     ids = " ".join(job.id for job in jobs)
-    return f"the jobs go on without; follow them with: {command_again(resume=True)}; end them with: scancel {ids}"
+    return f"the jobs continue; follow them with: {command_again(resume=True)}; cancel them with: scancel {ids}"

@@ -25,7 +25,7 @@ def project(tmp_path: Path) -> Path:
 def test_a_run_is_named_by_its_id_and_one_trial_is_a_weak_base(project: Path) -> None:
     done = ended(project, "baseline", "set", "cpu", CPU)
     assert "20 cells, 20 trials of cpu" in done.out
-    assert "every cell has one trial only, with which every comparison is inconclusive" in done.err
+    assert "every cell has only one trial, so comparisons are inconclusive" in done.err
 
 
 def test_a_name_is_replaced_by_force_alone_and_is_never_the_newest_run(project: Path) -> None:

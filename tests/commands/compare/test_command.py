@@ -64,7 +64,7 @@ def test_two_runs_of_the_same_code_are_said_to_be(tmp_path, commit, same):
     write(tmp_path / "base.jsonl", moved(trials(), commit="1a2b"))
     write(tmp_path / "current.jsonl", moved(trials(36.0, seed=1), commit=commit))
     done = tcbench(tmp_path, "compare", "base.jsonl", "current.jsonl")
-    assert ("base and current are the same code: any difference is the machine's" in done.out) is same
+    assert ("base and current are the same code: any difference comes from the machine" in done.out) is same
     assert done.code == 1
 
 
@@ -95,10 +95,10 @@ def test_the_same_trials_on_both_sides_are_not_comparable(base, tmp_path):
     more.write_bytes(more.read_bytes() + base.read_bytes())
     assert tcbench(tmp_path, "baseline", "set", "main", "base.jsonl").code == 0
     for words, message in (
-        (("base.jsonl", "./base.jsonl"), "all trials of ./base.jsonl are in base.jsonl too"),
-        (("base.jsonl", "copy.jsonl", "--allow", "all"), "all trials of copy.jsonl are in base.jsonl too"),
-        (("base.jsonl", "more.jsonl"), "8 trials of more.jsonl are in base.jsonl too"),
-        (("--baseline", "main", "base.jsonl"), "all trials of base.jsonl are in baseline main too"),
+        (("base.jsonl", "./base.jsonl"), "all trials of ./base.jsonl are also in base.jsonl"),
+        (("base.jsonl", "copy.jsonl", "--allow", "all"), "all trials of copy.jsonl are also in base.jsonl"),
+        (("base.jsonl", "more.jsonl"), "8 trials of more.jsonl are also in base.jsonl"),
+        (("--baseline", "main", "base.jsonl"), "all trials of base.jsonl are also in baseline main"),
     ):
         done = tcbench(tmp_path, "compare", *words)
         assert (done.code, done.out) == (5, "")
@@ -177,7 +177,7 @@ def test_a_baseline_stands_in_the_base_s_place(tmp_path):
     unknown = tcbench(tmp_path, "compare", "--baseline", "mian")
     assert (unknown.code, "did you mean 'main'?" in unknown.err) == (2, True)
     twice = tcbench(tmp_path, "compare", "--baseline", "main", newest, newest)
-    assert (twice.code, "in BASE's place" in twice.err) == (2, True)
+    assert (twice.code, "replaces BASE: expected only CURRENT" in twice.err) == (2, True)
 
 
 # What cannot be read

@@ -34,7 +34,7 @@ def test_the_interval_that_decides_is_printed_where_the_usual_one_seems_to_decid
     comparison = reported(base, current, ("throughput", "memory"))
     cell = next(cell for cell in comparison.cells if cell.cell.config == "wild")
     assert (cell.verdict, cell.ratio.high < 0.97) == ("inconclusive", True)
-    expected = r"decided by its 99\.\d+% interval, -\d+\.\d% to \+\d+\.\d%, which includes no change at all"
+    expected = r"judged by its 99\.\d+% interval, -\d+\.\d% to \+\d+\.\d%, which includes no change at all"
     assert re.search(rf"\nwild, batch size 4: inconclusive: throughput .* {expected}", as_text(comparison))
     assert "which includes no change at all" in markdown(comparison)
 
@@ -55,7 +55,7 @@ def test_a_pass_whose_interval_reaches_past_the_threshold_is_said_to_be_by_one_s
     comparison = reported(base, current, rule=Rule(threshold=1 - between))
     assert (comparison.cells[0].verdict, cell.ratio.low < between) == ("pass", True)
     for text in (as_text(comparison), markdown(comparison)):
-        assert "verdict: by a one-sided test, whose limit lies within the 95% interval" in " ".join(text.split())
+        assert "verdict: by a one-sided test, so the 95% interval may cross the threshold" in " ".join(text.split())
     assert "one-sided" not in as_text(reported(base, current, rule=Rule(threshold=1.01 - cell.ratio.low)))
 
 
@@ -108,7 +108,8 @@ def one_phase_slower(**facts):
 @pytest.mark.parametrize("form", [as_text, markdown, github, junit, to_json])
 def test_work_moved_only_where_another_phase_is_surely_faster(form):
     message = (
-        "update is surely slower by 11.6% of the step (8.0% to 15.0%); whether the whole step is slower is not settled"
+        "update is confirmed slower by 11.6% of the step (8.0% to 15.0%); "
+        "whether the whole step is slower is not settled"
     )
     text = html.unescape(" ".join(form(one_phase_slower()).split())).replace("%25", "%")
     assert message in text
@@ -118,7 +119,9 @@ def test_work_moved_only_where_another_phase_is_surely_faster(form):
 
 def test_a_verdict_begins_with_the_median_step_where_it_is_surely_slower():
     [cell] = one_phase_slower(slower_at_median=Interval(0.4, 0.38, 0.42)).cells
-    assert cell.sentence.startswith("the median step surely takes 2.50× as long (2.38× to 2.63×); the mean step is")
+    assert cell.sentence.startswith(
+        "the median step is confirmed to take 2.50× as long (2.38× to 2.63×); the mean step is"
+    )
 
 
 def test_few_doubtful_trials_are_named_and_many_are_counted():
@@ -130,7 +133,7 @@ def test_few_doubtful_trials_are_named_and_many_are_counted():
     text = as_text(reported(base, current))
     assert "base, fp32, batch size 4: trial 3 throttled (hardware thermal slowdown)" in text
     hot = [msgspec.structs.replace(record, gpu=throttled) for record in current]
-    assert "current: 8 trials throttled, in 1 cell (--format json names them)" in as_text(reported(base, hot))
+    assert "current: 8 trials throttled, in 1 cell (--format json lists them)" in as_text(reported(base, hot))
 
 
 def test_cells_of_one_name_are_told_apart_by_what_differs():
@@ -153,7 +156,7 @@ def test_it_never_grows_beyond_what_a_comment_holds():
     base, current = sides({f"config-{n}-{'x' * 200}": 0.9 for n in range(300)}, trials=2)
     text = markdown(reported(base, current))
     assert 50_000 < len(text) <= MOST_CHARACTERS
-    assert re.search(r"and \d+ more, for which there is no room", text)
+    assert re.search(r"and \d+ more that do not fit here", text)
     assert text.count("<details>") == text.count("</details>")
 
 

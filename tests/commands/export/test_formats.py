@@ -109,6 +109,6 @@ def test_cells_that_a_service_does_not_get_are_named():
     failed = factories.make_record("fp16", status="failed", reason="no", measurement=None)
     assert export.missing_line([factories.make_record()]) is None
     line = export.missing_line([factories.make_record(), failed])
-    assert line == f"note: left out, as not measured: {failed.cell.label} (failed)"
+    assert line == f"note: left out because they were not measured: {failed.cell.label} (failed)"
     many = [factories.make_record(f"c{n}", status="failed", reason="no", measurement=None) for n in range(7)]
     assert export.missing_line(many).endswith(" and 2 more")

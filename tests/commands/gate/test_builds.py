@@ -46,11 +46,14 @@ def build_both(**requested):
 @pytest.mark.parametrize(
     ("requested", "message"),
     [
-        ({}, "is in no git repository, so it has no revisions; two interpreters do without: --base-python PYTHON"),
-        ({"base": "x", "base_python": "y"}, "expected one of --base REVISION and --base-python PYTHON"),
+        (
+            {},
+            "is not in a git repository, so it has no revisions; compare two interpreters instead: --base-python",
+        ),
+        ({"base": "x", "base_python": "y"}, "expected either --base REVISION or --base-python PYTHON"),
         ({"base_python": "x", "current": "y"}, "expected --current-python PYTHON"),
-        ({"base": "x", "current_python": "y"}, "--current-python goes with --base-python"),
-        ({"base_python": "x", "setup": "y"}, "--setup makes a revision's environment"),
+        ({"base": "x", "current_python": "y"}, "--current-python needs --base-python"),
+        ({"base_python": "x", "setup": "y"}, "--setup creates a revision's environment"),
     ],
 )
 def test_what_does_not_go_together_is_one_line(requested, message):
@@ -75,8 +78,8 @@ def test_interpreters_run_here_and_keep_the_place_of_their_links(tmp_path):
         ("not executable", r"cannot be started in \S+ \(Permission denied\)"),
         (f'exec {sys.executable} -S "$@"', r"No module named 'tcbench'; install it there: \S+ -m pip install tcbench"),
         ("echo no python here >&2; exit 1", "cannot run tcbench in .*: no python here;"),
-        (f'{sys.executable} "$@"; exit $?', "starts Python as a child; a script in its place must end in: exec python"),
-        ("exit 0", "a script in its place must end in: exec python"),
+        (f'{sys.executable} "$@"; exit $?', "starts Python as a child; a wrapper script must end in: exec python"),
+        ("exit 0", "a wrapper script must end in: exec python"),
     ],
 )
 def test_an_interpreter_that_will_not_do_is_one_line(tmp_path, script, reason):
@@ -114,7 +117,7 @@ def test_what_a_build_does_not_know_of_a_cell_is_refused():
     cell = factories.make_cell()
     build = Build("base", "v1", "v1", Path(), Launch(), frozenset(Cell.__struct_fields__) - {"host_speed"})
     build.check_cells([cell])
-    with pytest.raises(BuildError, match=r"v1 does not know 'host_speed' of fp32, batch size 4, .*0\.5: expected 1"):
+    with pytest.raises(BuildError, match=r"v1 does not support 'host_speed' of fp32, batch size 4 .*0\.5: expected 1"):
         build.check_cells([cell, msgspec.structs.replace(cell, host_speed=0.5)])
 
 
@@ -155,7 +158,7 @@ def test_a_revision_runs_in_its_worktree_and_the_working_tree_where_it_is(projec
 
 def test_the_working_tree_of_no_commit_is_one_too(project):
     projects.git(project, "checkout", "--quiet", "--orphan", "new")
-    assert build_both(base="main")[1].label == "the working tree (at no commit that git tells)"
+    assert build_both(base="main")[1].label == "the working tree (at an unknown commit)"
 
 
 # ------------------------------------------------------------------------------------------------- the folder of a gate
@@ -191,5 +194,5 @@ def test_what_a_killed_gate_left_is_removed_at_the_next_start(project):
 def test_a_cache_that_cannot_be_written_is_one_line(tmp_path, monkeypatch):
     (tmp_path / "file").touch()
     monkeypatch.setenv("TCBENCH_CACHE", str(tmp_path / "file/cache"))
-    with pytest.raises(BuildError, match=r"cannot be written .*; TCBENCH_CACHE names another"):
+    with pytest.raises(BuildError, match=r"must be writable by you alone; set TCBENCH_CACHE to another folder"):
         build_both(base_python=sys.executable)

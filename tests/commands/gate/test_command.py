@@ -205,8 +205,8 @@ def test_an_interrupt_keeps_what_is_done_for_compare(project):
         process.send_signal(signal.SIGINT)
         rest = process.stderr.read()
         assert process.wait(60) == 130
-    assert "interrupted; 2 records kept; go on with: tcbench gate ./my_step.toml" in rest
-    assert " --resume; what is there: tcbench compare results/" in rest
+    assert "interrupted; 2 records kept; continue with: tcbench gate ./my_step.toml" in rest
+    assert " --resume; compare what was stored: tcbench compare results/" in rest
     files = rest.strip().rpartition("tcbench compare ")[2].split()
     done = tcbench(project, "compare", *files)
     assert (done.code, "at least two trials per side are needed" in done.out) == (0, True)
@@ -242,11 +242,11 @@ def test_an_interrupted_gate_goes_on_and_measures_nothing_twice(project, monkeyp
     monkeypatch.setattr(Wavering, "most", 1000)
     # Another question is not gone on with: neither of other looks, nor of other code.
     refused = gate(project, *arguments, "--looks", "2,4", "--resume")
-    assert (refused.code, "was asked another thing (trials is not what it was)" in refused.err) == (2, True)
+    assert (refused.code, "was started with other options (trials changed)" in refused.err) == (2, True)
     step = (project / "my_step.py").read_text()
     (project / "my_step.py").write_text(planted(1))
     refused = gate(project, *arguments, "--resume")
-    assert (refused.code, "was asked another thing (current is not what it was)" in refused.err) == (2, True)
+    assert (refused.code, "was started with other options (current changed)" in refused.err) == (2, True)
     (project / "my_step.py").write_text(step)
     gate(project, *arguments, "--resume", code=4)
     of_sides = [left(project, side) for side in ("base", "current")]
@@ -262,7 +262,7 @@ def test_nothing_settled_is_loud_and_fails_unless_it_is_allowed(project, waverin
     done = gate(project, *arguments)
     assert (done.code, "NOT SETTLED: nothing was proven: 1 inconclusive" in done.out) == (4, True)
     assert "base and current are the same code (the working tree (" in done.out
-    assert "a slowdown of 5% would be seen in " in done.out
+    assert "a slowdown of 5% would be detected in " in done.out
     assert gate(project, *arguments, "--lenient").code == 0
 
 
@@ -279,7 +279,7 @@ def test_a_gates_records_are_compared_by_its_own_verdicts(project, wavering):
     sides = [str(side) for side in gate_file.record_files(path).values()]
     done = tcbench(project, "compare", *sides)
     assert (done.code, "1 regression at a threshold of 10%" in done.out) == (1, True)
-    assert f"the verdicts are the gate's ({path})" in done.err
+    assert f"showing the verdicts of the gate ({path})" in done.err
     anew = tcbench(project, "compare", *sides, "--threshold", "10%")
     assert "1 inconclusive at a threshold of 10%" in anew.out
     for shown in (sides[1:], sides):
@@ -292,9 +292,9 @@ def test_a_gates_records_are_compared_by_its_own_verdicts(project, wavering):
 
 def test_a_dry_run_says_trials_and_minutes_and_measures_nothing(project):
     done = gate(project, "--base", "HEAD", "--dry-run", "--budget", "10min", code=0)
-    for message in ("base HEAD (", "2 cells, 12 to 32 trials, about ", "a guess: nothing was measured here yet"):
+    for message in ("base HEAD (", "2 cells, 12 to 32 trials, about ", "a guess: no run on this machine yet"):
         assert message in done.out
-    assert "--budget ends it after 10 min 00 s" in done.out
+    assert "--budget stops it after 10 min 00 s" in done.out
     plan = json.loads(gate(project, "--base", "HEAD", "--dry-run", "--json", "--budget", "10min", code=0).out)
     assert (plan["trials_a_side_at_looks"], plan["budget_s"], len(plan["cells"])) == ([3, 4, 6, 8], 600, 2)
     once = gate(project, "--base", "HEAD", "--dry-run", "--looks", "3", code=0)
@@ -323,7 +323,7 @@ def test_the_environment_of_a_revision_is_made_and_runs_there(project, tmp_path)
     [
         (
             (),
-            "has neither changes nor commits beside the main branch; expected --base REVISION, --base-python PYTHON or",
+            "has neither changes nor commits that are not on the main branch; expected --base REVISION, --base-python",
         ),
         (("--base", "HEAD", "--lenient", "--strict"), "--strict and --lenient: expected one of them"),
         (("--base-python", "missing/python"), "missing/python cannot be started in "),
@@ -357,7 +357,7 @@ def test_a_base_whose_scenario_cannot_be_read_leaves_a_note(project):
     commit(project, **{"my_step.toml": "schema = 99"})
     (project / "my_step.toml").write_text(good, encoding="utf-8")
     done = tcbench(project, "gate", *QUICK[:-1], "--base", "HEAD", "--looks", "2", "--budget", "0.01")
-    assert "note: whether cells are missing is not known" in done.err
+    assert "note: cannot tell whether cells are missing" in done.err
 
 
 def test_nothing_is_measured_before_it_is_known_where_to_write(project):
@@ -390,7 +390,7 @@ def test_what_one_side_does_not_know_of_a_cell_is_refused_before_anything_runs(p
     fields = frozenset(Cell.__struct_fields__) - {"batch_size"}
     monkeypatch.setattr(builds, "_probed", lambda build, option: replace(build, cell_fields=fields))
     done = tcbench(project, "gate", *(QUICK if "--base" in words else QUICK[:-1]), *words)
-    assert done.code == 2 and "does not know 'batch_size' of my_step/" in done.err.splitlines()[-1], done.err
+    assert done.code == 2 and "does not support 'batch_size' of my_step/" in done.err.splitlines()[-1], done.err
     assert not list(project.glob("results/**/*.jsonl"))
 
 

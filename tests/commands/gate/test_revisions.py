@@ -86,7 +86,7 @@ def test_a_shallow_clone_is_named_as_such(repository, tmp_path):
     commit(repository, other__txt="x")
     git(tmp_path, "clone", "--quiet", "--depth", "1", f"file://{repository}", "shallow")
     shallow = revisions.find_project(tmp_path / "shallow")
-    with pytest.raises(BuildError, match=r"this clone is shallow: `git fetch --unshallow` brings the rest"):
+    with pytest.raises(BuildError, match=r"this clone is shallow: `git fetch --unshallow` fetches the rest"):
         revisions.resolve(shallow, "--base", "HEAD~1")
 
 
@@ -119,7 +119,7 @@ def test_the_default_command_is_uvs_and_sees_nothing_of_the_users_environment(
 def test_a_command_that_fails_is_one_line_with_the_end_of_what_it_said(project, repository, tree):
     commit(repository, pyproject__toml=PYPROJECT)
     fails = "echo much; echo more; echo; echo the reason >&2; exit 3"
-    pattern = r"failed in .* with exit code 3: much \| more \| the reason \(all of it: (/.*)\)$"
+    pattern = r"failed in .* with exit code 3: much \| more \| the reason \(full output: (/.*)\)$"
     with pytest.raises(BuildError, match=pattern) as error:
         tree(project, setup=fails)
     log = re.search(pattern, str(error.value))
@@ -128,7 +128,7 @@ def test_a_command_that_fails_is_one_line_with_the_end_of_what_it_said(project, 
 
 def test_a_command_that_makes_no_environment_is_one_line(project, repository, tree):
     commit(repository, pyproject__toml=PYPROJECT)
-    with pytest.raises(BuildError, match=r"left no \.venv/bin/python in"):
+    with pytest.raises(BuildError, match=r"created no \.venv/bin/python in"):
         tree(project, setup="true")
 
 
@@ -148,7 +148,9 @@ def test_the_nearest_project_counts_and_the_folder_is_the_users(repository, tree
     checkout = tree(deep, setup=MAKES_PYTHON)
     assert checkout.folder == checkout.top / "inner/deep"
     assert checkout.python == f"{checkout.top}/inner/.venv/bin/python"
-    with pytest.raises(BuildError, match=r"has no folder inner/deep; start the gate where both revisions have one"):
+    with pytest.raises(
+        BuildError, match=r"has no folder inner/deep; start the gate in a folder that both revisions have"
+    ):
         tree(deep, "HEAD~1")
 
 
@@ -168,7 +170,7 @@ def test_a_submodule_that_is_not_checked_out_here_is_empty_there_and_a_note(proj
     messages = []
     checkout = tree(project, messages=messages)
     assert list((checkout.top / "lib").iterdir()) == []
-    assert messages[1].endswith(": not checked out here, so not there either: submodule lib")
+    assert messages[1].endswith("lacks submodules that are not checked out here: lib")
 
 
 def test_a_submodule_that_lacks_the_commit_is_one_line_and_nothing_is_fetched(project, repository, tree, tmp_path):
@@ -192,30 +194,32 @@ def test_what_git_lfs_did_not_bring_is_a_note(project, repository, tree, monkeyp
     messages = []
     tree(project, messages=messages)
     head = git(repository, "rev-parse", "--short=12", "HEAD")
-    assert messages[1:] == [f"note: {head}: contents are not here: a.bin; `git lfs fetch origin {head}` brings them"]
+    assert messages[1:] == [f"note: {head} lacks the contents of a.bin; `git lfs fetch origin {head}` fetches them"]
 
 
 def test_without_a_base_it_is_where_the_branch_left_the_main_one_or_the_last_commit(project, repository):
     git(repository, "branch", "-M", "main")
     first = git(repository, "rev-parse", "HEAD")
-    with pytest.raises(BuildError, match=r"nothing to compare: .* has neither changes nor commits beside the main"):
+    with pytest.raises(
+        BuildError, match=r"nothing to compare: .* has neither changes nor commits that are not on the main"
+    ):
         revisions.default_base(project)
     (repository / "my_step.py").write_text("changed", "utf-8")
-    assert revisions.default_base(project) == (first, "the last commit, as the working tree has changes")
+    assert revisions.default_base(project) == (first, "the last commit, because the working tree has changes")
     git(repository, "checkout", "-q", "-b", "mine")
     commit(repository, my_step__py="mine")
     git(repository, "branch", "-f", "unrelated")
     assert revisions.default_base(project) == (first, "where this branch left main")
     git(repository, "update-ref", "refs/remotes/origin/main", git(repository, "rev-parse", "HEAD"))
     (repository / "my_step.py").write_text("changed again", "utf-8")
-    assert revisions.default_base(project)[1] == "the last commit, as the working tree has changes"
+    assert revisions.default_base(project)[1] == "the last commit, because the working tree has changes"
 
 
 def test_without_a_base_a_named_revision_is_compared_with_where_that_left_the_main_one(project, repository):
     git(repository, "branch", "-M", "main")
     first = git(repository, "rev-parse", "HEAD")
     (repository / "my_step.py").write_text("changed", "utf-8")  # which is not what was asked for
-    with pytest.raises(BuildError, match="nothing to compare: main has no commits beside the main branch"):
+    with pytest.raises(BuildError, match="nothing to compare: main has no commits that are not on the main branch"):
         revisions.default_base(project, "main")
     git(repository, "checkout", "-q", "-b", "mine")
     commit(repository, my_step__py="mine")

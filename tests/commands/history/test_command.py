@@ -47,7 +47,7 @@ def test_of_one_commit_all_cells_are_one_table(tmp_path: Path) -> None:
     head, *rows = tcbench(tmp_path, "history").out.splitlines()
     assert head.split()[0] == "cell" and {"commit", "measured", "images/s", "trials", "verdict"} <= {*head.split()}
     assert [row[:18] for row in rows[:3]] == ["fp32, batch size 4", "fp16, batch size 4", ""]
-    assert any("±: 95% interval by the cell alone (`run`: by all)" in row for row in rows)
+    assert any("±: 95% interval of the cell alone (`run`: of all)" in row for row in rows)
 
 
 def test_commits_stand_by_ancestry_without_the_trials_of_gates_and_bisections(tmp_path: Path) -> None:
@@ -85,7 +85,7 @@ def test_only_what_this_machine_measured_is_shown_unless_a_path_names_more(tmp_p
     projects.git(project, "add", "--force", "results/amd-epyc-2cpu/cpu-20250101-000000.jsonl")
     done = tcbench(project, "history")
     assert "1 cell over 1 commit: nothing to compare yet" in done.out and "fp16" not in done.out
-    assert "left out: 3 files of other machines or kept by git; `tcbench history results` shows all\n" in done.out
+    assert "left out: 3 files of other machines or tracked by git; `tcbench history results` shows all\n" in done.out
     assert "left out: 3 files" in tcbench(project, "history", "--json").err
     assert "left out" not in tcbench(project, "history", "results").out
     shutil.rmtree(project / "results/amd-epyc-2cpu")

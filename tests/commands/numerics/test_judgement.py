@@ -34,7 +34,7 @@ def test_a_run_that_diverged_is_an_answer_and_one_that_failed_is_none():
     assert (verdict.word, verdict.reason) == ("does not", "diverged at step 3: overflow")
     failed = [make_run("both", 0, status="failed", reason="killed")]
     assert words(make_document(extra=failed))["both"] == "undecided"
-    # Nothing trains like an fp32 that did not get to the end.
+    # Nothing trains like an fp32 that did not finish.
     broken = [make_run("fp32", seed, status="diverged", reason="x", test_loss=None, accuracy=None) for seed in range(5)]
     assert set(words(make_document(extra=broken)).values()) == {"undecided"}
 
@@ -48,8 +48,8 @@ def test_nothing_trains_like_an_fp32_that_learnt_nothing():
     document = make_document(extra=chance)
     assert set(words(document).values()) == {"undecided"}
     assert {v.reason for v in verdicts(document)} == {
-        "fp32 itself has not clearly learnt here: its accuracy of 10.0% is not surely above 28.0% (chance: 10.0%); "
-        "take more --steps or a lower --lr"
+        "fp32 itself has not clearly learnt here: its accuracy of 10.0% is not significantly above 28.0% (chance: "
+        "10.0%); use more --steps or a lower --lr"
     }
     finding = document_evidence(document)(claim("trains like"))
     assert finding.outcome == "undecided"
@@ -85,7 +85,7 @@ def test_few_test_images_tell_no_accuracies_apart():
     few, many = (make_document(extra=same, setting=setting(test_images=n)) for n in (32, 64))
     assert words(few)["both"] == "undecided"
     reason = next(v.reason for v in verdicts(few) if v.technique == "both")
-    assert reason.endswith("32 test images tell 3.1 points apart at best, more than the margin of 2")
+    assert reason.endswith("32 test images resolve 3.1 points at best, more than the margin of 2")
     assert words(many)["both"] == "trains like fp32"
     accuracy = next(v.accuracy for v in verdicts(many) if v.technique == "both")
     assert accuracy.low < 0 < accuracy.high

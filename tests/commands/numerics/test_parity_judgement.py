@@ -68,7 +68,7 @@ def test_of_a_dtype_that_a_rung_declares_no_tolerance_for_that_is_said():
 @pytest.mark.parametrize(("storage", "most"), [("float32", 1e-5), ("bfloat16", 1e-5), ("float16", 1e-3)])
 def test_an_optimizer_is_held_against_its_update_with_what_float16_rounds_away(storage, most):
     assert why(a_run(storage=storage, optimizer=0.9 * most)) is None
-    expected = f"optimizer (head.w) {1.1 * most:.2g} from what its rungs declare, above {most:.2g}"
+    expected = f"optimizer (head.w) {1.1 * most:.2g} from the update of its rungs in float64, above {most:.2g}"
     assert why(a_run(storage=storage, optimizer=1.1 * most)) == expected
 
 

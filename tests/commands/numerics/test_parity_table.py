@@ -43,7 +43,7 @@ def test_the_table_keeps_its_figures_whole_on_80_columns():
 
 
 def test_the_last_line_counts_what_is_off():
-    assert view.summary(runs()[:3]) == "3 configs: all within what is declared."
+    assert view.summary(runs()[:3]) == "3 configs: all within their tolerances."
     assert view.summary(runs()) == "4 configs: 1 off."
 
 

@@ -18,7 +18,7 @@ def test_the_losss_divisor_is_told_by_its_factors():
     assert gradients.startswith(
         "Small gradients: the loss is divided by 32,768 = 4,096 x 8. 4,096: it is one replica's "
     )
-    assert " 8: a gradient that flows back is divided by the pixels of the last feature map" in gradients
+    assert " 8: gradients are divided by the number of pixels of the last feature map" in gradients
     assert updates.startswith("Small updates: a learning rate of 0.001 is what a schedule ends with")
     [shown] = [fact for fact in about(document_with()) if fact.startswith("loss")]
     assert shown == "loss divided by 32768: 4096 replicas × 8 for fewer pixels"
@@ -34,7 +34,7 @@ def test_a_learning_rate_that_is_not_small_is_not_called_so(rate):
 
 
 def test_safe_scales_are_those_of_the_steps_that_were_seen_and_the_one_in_use_is_named():
-    assert safe_line(make_document()).endswith("(none overflows), by 3 of 48 steps; used: 2^16.")
+    assert safe_line(make_document()).endswith("(none overflows), from 3 of 48 steps; used: 2^16.")
     wide = make_gradients(-26.0)
     far = make_gradients(14.0)
     both = msgspec.structs.replace(wide, layers=wide.layers + far.layers)
@@ -43,8 +43,8 @@ def test_safe_scales_are_those_of_the_steps_that_were_seen_and_the_one_in_use_is
 
 
 def test_gradients_that_float16_loses_are_within_bfloat16s_range():
-    assert bfloat16_line(make_document()).endswith("none of them become zero without any scale.")
-    assert ", 100.00% of them become zero" in bfloat16_line(make_document(gradients=make_gradients(-140.0)))
+    assert bfloat16_line(make_document()).endswith("none of the gradients become zero without a loss scale.")
+    assert ", 100.00% of the gradients become zero" in bfloat16_line(make_document(gradients=make_gradients(-140.0)))
 
 
 def test_a_processs_memory_has_no_ratio_and_a_devices_has():

@@ -80,8 +80,8 @@ def test_what_brought_it_and_how_sure_it_is(rates, trials, expected):
 @pytest.mark.parametrize(
     ("ratio", "trials", "says"),
     [
-        (1.5, 5, "1 cell got better, none surely got worse."),
-        (1.0, 1, "1 cell is not settled yet; none surely got worse."),
+        (1.5, 5, "1 cell became better, none is confirmed worse."),
+        (1.0, 1, "1 cell is not settled yet; none is confirmed worse."),
     ],
 )
 def test_a_comparison_that_found_no_loss_is_one_sentence(ratio, trials, says):

@@ -45,7 +45,7 @@ def test_a_machine_without_slurm_and_one_whose_controller_is_silent_are_clear_li
     with pytest.raises(ClusterError, match=r"^sinfo: slurm_load_partitions: Unable to contact"):
         cluster.gpus_by_partition()
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(ClusterError, match=r"^no sbatch here: expected Slurm's commands on PATH"):
+    with pytest.raises(ClusterError, match=r"^sbatch not found: expected Slurm's commands on PATH"):
         cluster.gpus_by_partition()
 
 
@@ -68,7 +68,7 @@ def test_there_is_a_job_for_each_partition_and_type_of_gpu(partitions, types, na
         ([], [], "expected --partition or --gpu; this cluster has the partitions a100, mixed, plain, old"),
         (["a10"], [], "--partition a10: no such partition; did you mean 'a100'?"),
         (["mixed"], ["h10"], "--gpu h10: partition mixed has no such GPU; did you mean 'h100'?"),
-        (["old"], ["a100"], "--gpu a100: partition old has no such GPU, nor one with a type"),
+        (["old"], ["a100"], "--gpu a100: partition old has no such GPU, nor any GPU with a type"),
         ([], ["tpu"], "--gpu tpu: this cluster has no such GPU; expected one of a100, h100, v100"),
     ],
 )
@@ -125,10 +125,10 @@ def test_ranks_and_their_gpus_are_spread_evenly_over_several_nodes(tmp_path):
 @pytest.mark.parametrize(
     ("ranks", "nodes", "message"),
     [
-        (3, "2", "--sbatch nodes=2: 3 ranks are not as many on each; expected a number of nodes that divides 3"),
-        (4, "1-2", "--sbatch nodes=1-2: expected one number of nodes: ranks and GPUs are asked for by node"),
-        (4, "0", "--sbatch nodes=0: expected one number of nodes: ranks and GPUs are asked for by node"),
-        (4, True, "--sbatch nodes=True: expected one number of nodes: ranks and GPUs are asked for by node"),
+        (3, "2", "--sbatch nodes=2: 3 ranks cannot be split evenly; expected a number of nodes that divides 3"),
+        (4, "1-2", "--sbatch nodes=1-2: expected a single number: ranks and GPUs are requested per node"),
+        (4, "0", "--sbatch nodes=0: expected a single number: ranks and GPUs are requested per node"),
+        (4, True, "--sbatch nodes=True: expected a single number: ranks and GPUs are requested per node"),
     ],
 )
 def test_ranks_that_cannot_be_spread_evenly_are_one_line(tmp_path, ranks, nodes, message):

@@ -86,7 +86,7 @@ def test_each_job_runs_the_same_options_under_a_label_of_its_own(jobs, tmp_path)
     assert jobs.commands == [
         ["run", "cpu", *options, "--out", str(tmp_path / "results"), "--label", name] for name in ("a100", "h100")
     ]
-    assert "a100: job 1 has done all\nh100: job 2 has done all\n" in done.err
+    assert "a100: job 1 has finished\nh100: job 2 has finished\n" in done.err
 
 
 def test_a_dry_run_shows_the_scripts_and_submits_nothing(jobs, tmp_path):
@@ -109,10 +109,10 @@ def test_resume_submits_only_what_has_not_come_to_its_end(jobs, tmp_path, allowe
     jobs.ends = {"h100": "timeout"}
     first = ended(tmp_path, *SUBMIT, code=3)
     assert re.search(r"h100: job 2 has ended early \(timeout\); its log: .*/2_0_log.out\n", first.err)
-    assert first.out == f"Next: tcbench {' '.join(SUBMIT)} --resume   (runs again what failed)\n"
+    assert first.out == f"Next: tcbench {' '.join(SUBMIT)} --resume   (runs what failed again)\n"
     jobs.ends = {}
     second = ended(tmp_path, *SUBMIT, "--resume", *allowed)
-    assert "a100: nothing is missing: job 1 has done all\nh100: job 3 has done all\n" in second.err
+    assert "a100: nothing is missing: job 1 has finished\nh100: job 3 has finished\n" in second.err
     assert jobs.commands[2:] == [[*jobs.commands[1], "--resume", *allowed]]
     third = tcbench(tmp_path, *SUBMIT, "--resume", *allowed)
     assert (third.code, len(jobs.commands)) == (0, 3)
@@ -140,8 +140,8 @@ def test_an_interrupt_leaves_the_jobs_and_says_how_to_go_on_and_how_to_end_them(
     monkeypatch.setattr(cluster.time, "sleep", interrupted)
     done = ended(tmp_path, *SUBMIT, code=130)
     assert done.err.endswith(
-        "interrupted; the jobs go on without; follow them with: tcbench submit cpu --partition a100,h100 --device cpu "
-        "--resume; end them with: scancel 1 2\n"
+        "interrupted; the jobs continue; follow them with: tcbench submit cpu --partition a100,h100 --device cpu "
+        "--resume; cancel them with: scancel 1 2\n"
     )
     assert jobs.cancelled == []
     jobs.ends = {}
@@ -154,7 +154,7 @@ def test_another_command_does_not_follow_a_job_that_still_runs(jobs, tmp_path, m
     monkeypatch.setattr("tcbench.commands.submit.command._follow", lambda *_: False)
     tcbench(tmp_path, *SUBMIT)
     done = tcbench(tmp_path, *SUBMIT, "--bs", "4", "--resume")
-    message = "a100: job 1 still runs `tcbench run cpu .*; wait for its end, or end it with: scancel 1"
+    message = "a100: job 1 still runs `tcbench run cpu .*; wait until it ends, or cancel it with: scancel 1"
     assert (done.code, bool(re.search(message, done.err))) == (2, True)
 
 
@@ -171,7 +171,7 @@ def test_records_of_an_older_run_are_not_the_jobs(jobs, tmp_path):
     os.utime(old, (1e9, 1e9))
     assert "records" not in tcbench(tmp_path, *SUBMIT).err
     os.utime(old, (4e9, 4e9))
-    assert f"a100: job 3 has done all, 1 record in {old.relative_to(tmp_path)}\n" in tcbench(tmp_path, *SUBMIT).err
+    assert f"a100: job 3 has finished, 1 record in {old.relative_to(tmp_path)}\n" in tcbench(tmp_path, *SUBMIT).err
 
 
 @pytest.mark.parametrize(
@@ -184,8 +184,8 @@ def test_records_of_an_older_run_are_not_the_jobs(jobs, tmp_path):
         ([*SUBMIT, "--config", "fp17"], "config 'fp17': unknown; did you mean 'fp16'?"),
         ([*SUBMIT, "--device", "tpu"], "device tpu: expected auto, cpu"),
         ([*SUBMIT, "--sbatch", "Account"], "--sbatch 'Account': expected an option of sbatch, such as account=me"),
-        ([*SUBMIT, "--sbatch", "array=0-3"], "--sbatch array: tcbench sets that itself"),
-        ([*SUBMIT, "--sbatch", "signal=B:USR1@30"], "--sbatch signal: a signal ahead of the time limit would kill"),
+        ([*SUBMIT, "--sbatch", "array=0-3"], "--sbatch array: tcbench sets this option itself"),
+        ([*SUBMIT, "--sbatch", "signal=B:USR1@30"], "--sbatch signal: a signal before the time limit would kill"),
         ([*SUBMIT, "--launcher", "foo"], "--launcher 'foo': expected mpirun, srun or a command line with {n}"),
         (["submit", "cpu", "--gpu", "a100", "--device", "cpu"], "--gpu a100 with --device cpu: expected --partition"),
         ([*SUBMIT, "--label", "x"], "No such option: --label"),
@@ -208,7 +208,7 @@ def test_without_submitit_the_line_names_the_extra(tmp_path, monkeypatch):
 def test_without_slurm_the_line_says_so(tmp_path):
     done = tcbench(tmp_path, *SUBMIT, PATH=str(tmp_path))
     assert (done.code, done.err.count("\n")) == (2, 1)
-    assert "no sbatch here: expected Slurm's commands on PATH, as on a cluster's login node" in done.err
+    assert "sbatch not found: expected Slurm's commands on PATH, as on a cluster's login node" in done.err
 
 
 @pytest.mark.parametrize("restarts", [None, "1"])
@@ -303,8 +303,8 @@ def test_on_a_real_slurm_one_job_is_cancelled_and_resumed_while_the_other_goes_o
     measured = records(tmp_path, "h100")
     assert 0 < len(measured) < 4
     resumed = finish(start(tmp_path, *words, "--resume", environment=slurm), code=0)
-    assert f"a100: job {a100} has done all, 4 records in results/" in resumed.err
-    new = re.search(r"h100: job (\d+) has done all, 4 records in results/", resumed.err)[1]
+    assert f"a100: job {a100} has finished, 4 records in results/" in resumed.err
+    new = re.search(r"h100: job (\d+) has finished, 4 records in results/", resumed.err)[1]
     assert new not in (a100, h100)
     assert records(tmp_path, "a100") == ALL
     assert records(tmp_path, "h100") == ALL

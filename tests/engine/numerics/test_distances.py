@@ -269,7 +269,7 @@ def test_an_optimizer_that_is_not_sgd_is_off(monkeypatch, breaks, optimizer, con
     assert wrong(off) == {config}
     assert "optimizer (" in off[config]
     most = optimizer_at_most(storage_of(RUNGS[name] for name in config.split("+")))
-    assert f"from what its rungs declare, above {most:.2g}" in off[config]
+    assert f"from the update of its rungs in float64, above {most:.2g}" in off[config]
 
 
 def test_an_optimizer_is_held_against_what_its_rung_declares(monkeypatch):

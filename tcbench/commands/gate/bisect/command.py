@@ -84,7 +84,7 @@ def bisect(
             threshold=request.rule.threshold,
             built=tuple(built),
         )
-        with interruptible(lambda: "; the same command goes on from the last round"):
+        with interruptible(lambda: "; the same command continues from the last round"):
             bisection, path = _run_bisection(bisection, plan, launcher, ready, make, request)
     if json:
         typer.echo(path.read_text("utf-8"), nl=False)
@@ -122,7 +122,7 @@ def _run_bisection(
     if path is not None:
         bisection = read(path)
         earlier_s = bisection.seconds  # the budget applies to this call alone
-        request.say(f"goes on with {path} ({len(bisection.rounds)} rounds); remove that file to begin anew")
+        request.say(f"continuing {path} ({len(bisection.rounds)} rounds); delete that file to start over")
     else:
         placeholder = store.new_path(request.out, plan.device.machine, "bisect")
         path = placeholder.with_suffix(".json")
@@ -159,7 +159,7 @@ def _measure_ends(
     from tcbench.show.progress import RunProgress
 
     fewest, most = request.interims[0].trials, request.interims[-1].trials
-    request.say(f"is {bisection.bad[:12]} slower at all? {2 * fewest} to {2 * most} trials a cell")
+    request.say(f"checking whether {bisection.bad[:12]} is slower: {2 * fewest} to {2 * most} trials a cell")
     files = [path.with_name(f"{path.stem}-{commit[:12]}{SUFFIX}") for commit in (bisection.good, bisection.bad)]
     pair = (ready[bisection.good], ready[bisection.bad])
     state = gate.start(len(plan.cells), request.interims)
@@ -198,7 +198,7 @@ def _state_without_loss(comparison: Comparison, say: Say) -> State:
     broken = [cell for cell in comparison.cells if not cell.measured and cell.verdict != "inconclusive"]
     if broken:
         why = "; ".join(f"{cell.cell.label}: {cell.why}" for cell in broken[:3])
-        raise NotComparableError(f"not measured on both ends, so there is no loss to look for: {why}")
+        raise NotComparableError(f"not measured at both GOOD and BAD, so there is no loss to search for: {why}")
     return "not settled" if comparison.inconclusive else "no loss"
 
 

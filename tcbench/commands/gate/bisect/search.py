@@ -285,7 +285,7 @@ def _with_round(bisection: Bisection, runner: CommitRunner, commit: str) -> Bise
         if not figure:
             reason = f"{record.status}: {record.reason}"
             if side == bisection.good:
-                raise NotComparableError(f"GOOD ({side[:12]}) does not run any more: {reason}")
+                raise NotComparableError(f"GOOD ({side[:12]}) no longer runs: {reason}")
             return _without(bisection, commit, reason)
         figures[side] = figure
     ratio = math.log(figures[commit] / figures[bisection.good])

@@ -16,7 +16,7 @@ def outlook(bisection: Bisection, ready: Collection[str]) -> str:
     loss = f" {_loss(bisection)}" if bisection.loss else ""
     return (
         f"{bisection.cell}: {bisection.figure}{loss}; a round is a trial of a commit and one of GOOD "
-        f"({costs.round_s:.1f} s), a commit takes {costs.build_s:.1f} s to make ready; "
+        f"({costs.round_s:.1f} s), a commit takes {costs.build_s:.1f} s to build; "
         f"about {counted(round(rounds), 'round')}, {duration(seconds)}"
     )
 
@@ -29,14 +29,14 @@ def step_lines(before: Bisection, bisection: Bisection, ready: Collection[str]) 
         return [f"{_numbered(bisection, skipped.commit)}: skipped: {skipped.reason}"]
     if len(rounds) == len(before.rounds):
         return []
-    build = f", made ready in {builds[-1].seconds:.1f} s" if len(builds) > len(before.built) else ""
+    build = f", built in {builds[-1].seconds:.1f} s" if len(builds) > len(before.built) else ""
     words = [
         f"[{len(rounds)}] {_numbered(bisection, rounds[-1].commit)}: {change(math.exp(rounds[-1].log_ratio))} "
         f"in {rounds[-1].seconds:.1f} s{build}"
     ]
     search = bisection.search(ready)
     likeliest = bisection.candidates[0]
-    words.append(f"{_one_of(bisection, likeliest.commits)} with {percent(likeliest.probability, 0)}")
+    words.append(f"most likely {_one_of(bisection, likeliest.commits)}: {percent(likeliest.probability, 0)}")
     if search.next(bisection.costs) is not None:
         rounds_left, seconds = search.remaining(bisection.costs)
         words.append(f"about {counted(max(1, round(rounds_left)), 'round')} left (ETA {duration(seconds)})")
@@ -82,12 +82,12 @@ def _verdict(bisection: Bisection) -> list[str]:
     if bisection.state == "named" and culprit is not None:
         parent = bisection.commit(bisection.place(culprit) - 1)
         counts = Counter(round_.commit for round_ in bisection.rounds)
-        before = "GOOD itself" if parent == good else counted(counts[parent], "round")
+        before = "its parent is GOOD" if parent == good else f"{counts[parent]} of its parent"
         sure = percent(bisection.candidates[0].probability)
         return [
             f"{culprit[:12]} made {cell} slower: {subjects[culprit]}",
-            f"{bisection.figure} {_loss(bisection)} from there on; {sure} sure; "
-            f"{counted(counts[culprit], 'round')} of it, of the one before: {before}",
+            f"{bisection.figure} {_loss(bisection)} since that commit; {sure} certain; "
+            f"{counted(counts[culprit], 'round')} of it, {before}",
         ]
     if bisection.state == "narrowed down":
         commits = bisection.candidates[0].commits
@@ -98,12 +98,12 @@ def _verdict(bisection: Bisection) -> list[str]:
         ]
     if cell is None:
         return [
-            f"NOT SETTLED: whether {bad[:12]} is slower than {good[:12]} is not known; more trials (--looks 6,12,24), "
-            "a longer --budget or a lower --threshold may tell"
+            f"NOT SETTLED: it is not known whether {bad[:12]} is slower than {good[:12]}; more trials "
+            "(--looks 6,12,24), a longer --budget or a lower --threshold may settle it"
         ]
     likely = "\n".join(
         f"  {percent(candidate.probability, 0):>4} {_one_of(bisection, candidate.commits)}"
         for candidate in bisection.candidates[:3]
     )
-    how = "the same command goes on" if bisection.state == "searching" else "more rounds would not tell"
-    return [f"NOT SETTLED: no commit is {percent(CERTAINTY, 0)} sure to have made {cell} slower; {how}:\n{likely}"]
+    how = "the same command continues" if bisection.state == "searching" else "more rounds would not settle it"
+    return [f"NOT SETTLED: no commit is {percent(CERTAINTY, 0)} certain to have made {cell} slower; {how}:\n{likely}"]

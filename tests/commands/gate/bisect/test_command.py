@@ -123,14 +123,14 @@ def test_a_search_goes_on_from_its_last_round(project, monkeypatch):
 
     monkeypatch.setattr(bisections, "_with_round", interrupted)
     first = ended(project, *COMMAND, "--bisect", "good..main", code=130)
-    assert "the same command goes on from the last round" in first.err
+    assert "the same command continues from the last round" in first.err
     before = record_of(project)
     assert before.state == "searching"
     monkeypatch.setattr(bisections, "_with_round", measured)
     [path] = project.glob("results/*/bisect-*.json")
     bisections.write(msgspec.structs.replace(before, seconds=3600.0), path)  # a budget counts for each call
     done = ended(project, *COMMAND, "--bisect", "good..main", "--json", "--budget", "10min", code=1)
-    assert f"({len(before.rounds)} rounds); remove that file to begin anew" in done.err
+    assert f"({len(before.rounds)} rounds); delete that file to start over" in done.err
     document = json.loads(done.out)
     assert (document["schema"], document["schema_version"]) == ("tcbench-bisection", 1)
     assert document["named"] == id_of(project, "c13")
@@ -198,7 +198,7 @@ def test_commits_that_do_not_run_beside_the_slow_one_are_named_with_it(project):
         (["--bisect", "good..main", "-o", "new/a.png", "--strict"], 2, "leave out --strict --output new/a.png"),
         (["--bisect", "good..main", "--lenient", "--allow", "os"], 2, "leave out --allow os --lenient"),
         (["--bisect", "good..main", "--format", "junit"], 2, "leave out --format junit"),
-        (["--bisect", "good..c5"], 5, "not measured on both ends"),
+        (["--bisect", "good..c5"], 5, "not measured at both GOOD and BAD"),
     ],
 )
 def test_what_cannot_be_bisected_is_one_line(project, words, code, says):
