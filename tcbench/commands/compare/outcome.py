@@ -78,7 +78,7 @@ def _option_words(option: str, texts: Sequence[str] | None, choices: Sequence[st
 
 METRIC = JUDGE.option(
     "--metric NAME",
-    "throughput, memory or energy. May be given more than once, or with commas. Default: throughput.",
+    "throughput, memory or energy; separate with commas or repeat --metric. Default: throughput.",
     takes="`throughput`, `memory`, `energy`",
     read=metrics,
 )

@@ -51,8 +51,8 @@ def numerics(
     ),
     config: list[str] | None = options.CELLS.option(
         "--config NAME",
-        "With --rungs: configs by name or glob, or rungs joined by '+'; several with commas or by more than "
-        "one --config. Default: all.",
+        "With --rungs: configs by name or glob, or rungs joined by '+'; separate with commas or repeat "
+        "--config. Default: all.",
         takes=options.CONFIGS,
         read=options.config_names,
         complete=options.completion("complete_config"),
@@ -105,7 +105,7 @@ def numerics(
     ),
     timeout: float | None = options.MEASURING.option(
         "--timeout SECONDS",
-        "Stop a run that takes longer. Default: 7200.",
+        "End a run that takes longer. Default: 7200.",
         takes="seconds above 0 and up to 1000000",
         holds=lambda x: 0 < x <= 1e6,
     ),

@@ -93,7 +93,7 @@ def test_the_commit_that_made_a_cell_slower_is_named_and_broken_ones_are_skipped
     assert tcbench(project, *next_step(done)).code == 0
     # What it measured is nobody's newest run.
     refused = tcbench(project, "explain")
-    assert refused.code == 2 and "no run of yours" in refused.err
+    assert refused.code == 2 and "no run of your own" in refused.err
     assert list(project.glob(f"results/*/bisect-*-{slow[:12]}{SUFFIX}"))
     trials = "".join(path.read_text() for path in project.glob(f"results/*/bisect-*{SUFFIX}"))
     assert record.trials == len(trials.splitlines())
