@@ -26,7 +26,7 @@ import msgspec
 from tcbench.core import store
 from tcbench.core.record import Cell, Input
 from tcbench.engine.accelerators import device
-from tcbench.engine.accelerators.attained import attained
+from tcbench.engine.accelerators.attained import timing_model
 from tcbench.engine.backends import backend, trace_cell
 from tcbench.engine.session import Session
 from tcbench.hardware import gpus
@@ -138,7 +138,7 @@ def device_s(published: Published, requested: Cell) -> Counter[str]:
         sys.exit(f"{published.says}: {demand}")
     seconds = Counter[str]()
     for work, count in demand.works:
-        seconds[work.name] += count * attained(gpu).expected_s(work)
+        seconds[work.name] += count * timing_model(gpu).expected_s(work)
     return seconds
 
 
@@ -176,7 +176,7 @@ def main() -> None:
     device_alone = device_images_per_s(cells.items())
     ran = {published: run_images_per_s(requested) for published, requested in cells.items()} if run else {}
     cards = dict.fromkeys(published.card for published in PUBLISHED)
-    print(", ".join(f"{card}: {attained(gpus.load(card)).name}" for card in cards) + "\n")
+    print(", ".join(f"{card}: {timing_model(gpus.load(card)).name}" for card in cards) + "\n")
     ran_title, ran_rule = (" run here |", " ---: |") if run else ("", "")
     print("| card | published | images/s | config, batch size | device alone | off |" + ran_title)
     print("| --- | --- | ---: | --- | ---: | ---: |" + ran_rule)
@@ -217,7 +217,7 @@ def compare_kernels(results: Path, card: gpus.GpuFile) -> None:
             if work is not None and plan_choice.time_s:
                 form = getattr(work, "conv", None) or getattr(work, "norm", None)
                 kind = (work.name, work.operands[0].dtype, getattr(form, "layout", ""))
-                kinds.setdefault(kind, {})[work.label] = attained(card).expected_s(work) / plan_choice.time_s
+                kinds.setdefault(kind, {})[work.label] = timing_model(card).expected_s(work) / plan_choice.time_s
     print("| kernel | dtype, layout | kernels | expected / measured, median | off on average |")
     print("| --- | --- | ---: | ---: | ---: |")
     for (name, dtype, layout), ratios in sorted(kinds.items()):

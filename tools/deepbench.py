@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from xml.etree import ElementTree
 
-from tcbench.engine.accelerators.attained import attained, convolution_bounds_s, filter_of
+from tcbench.engine.accelerators.attained import convolution_bounds_s, filter_of, timing_model
 from tcbench.engine.work import Conv2d, ConvDgrad, ConvFprop, ConvWgrad, DType, Layout
 from tcbench.hardware import gpus
 
@@ -96,7 +96,7 @@ def main() -> None:
     parser.add_argument("card", help="the GPU that was measured, by its name in tcbench")
     arguments = parser.parse_args()
     card = gpus.load(arguments.card)
-    fractions_of_card = attained(card)
+    fractions_of_card = timing_model(card)
     print(f"{'kind':6} {'filter':17} {'':4} kernels   table's fractions: error   best: error")
     for (kind, shape, precision), measured in sorted(kernels(arguments.sheet, card).items(), key=lambda item: item[0]):
         by_table = fractions_of_card.convolutions[kind, shape, "fp32" if precision == "fp32" else "fp16"]

@@ -3,12 +3,12 @@
 - Devices: `device_for` finds the device that a user selects; a `DeviceKind` describes and watches its devices.
 - Backends: `backend` returns a backend with its rungs.
 - Models and works: what a cell computes.
-- Rates of hardware: `Ceilings` are measured; `attained` models a GPU from published figures.
+- Rates of hardware: `Ceilings` are measured; `timing_model` models a GPU from published figures.
 - Images: what a run reads.
 
 Importing this module imports no framework. Its functions import what they need when they are called."""
 
-from tcbench.engine.accelerators.attained import attained
+from tcbench.engine.accelerators.attained import timing_model
 from tcbench.engine.accelerators.ceilings import Ceilings, Reached
 from tcbench.engine.accelerators.device import (
     Device,

@@ -16,7 +16,7 @@ from tcbench.core import process
 from tcbench.core.errors import SelectionError, StoreError, TcbenchError
 from tcbench.core.progress import Progress
 from tcbench.core.record import BUSY, Record
-from tcbench.engine.api import Ceilings, Reached, attained, kind_of
+from tcbench.engine.api import Ceilings, Reached, kind_of, timing_model
 from tcbench.hardware import gpus, load, machine
 from tcbench.hardware.gpus import GpuFile
 from tcbench.run.worker_launch import python_module, worker_environment
@@ -86,7 +86,7 @@ def _from_file(summary: CellSummary) -> Ceilings | None:
         return None
     says = f"the published peak of the {card.name}, not measured"
     shown = summary.environment.device_name if summary.environment else card.device_name
-    return msgspec.structs.replace(attained(card).peaks, device_name=shown, says=says)
+    return msgspec.structs.replace(timing_model(card).peaks, device_name=shown, says=says)
 
 
 def card_of(summary: CellSummary) -> GpuFile | None:

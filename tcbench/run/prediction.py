@@ -24,7 +24,7 @@ from tcbench.core.process import Fault, Worker
 from tcbench.core.progress import Progress
 from tcbench.core.record import BUSY, Cell, Environment, MeasureSettings, Record
 from tcbench.core.step_time import StepTime, StepTimeOrReason
-from tcbench.engine.api import attained, backend, builds_models, host_device, kind_of
+from tcbench.engine.api import backend, builds_models, host_device, kind_of, timing_model
 from tcbench.hardware import machine
 from tcbench.hardware.gpus import GpuFile
 from tcbench.run.ceilings import card_of
@@ -203,11 +203,11 @@ def explain_with_predictions(
 def by_table(cells: Sequence[Cell], card: GpuFile, *, processes: int, progress: Progress) -> dict[Cell, StepTime]:
     """Return the parts of the cells' steps on a GPU, for those that can be traced. Times come from the table of
     attained rates."""
-    driver_s = attained(card).driver_s["kernel"]
+    driver_s = timing_model(card).driver_s["kernel"]
     demands = trace_all(cells, card.properties(), fresh=False, processes=processes, progress=progress) if cells else {}
     return {
         cell: StepTime(
-            device_s=sum(count * attained(card).expected_s(work) for work, count in demand.works),
+            device_s=sum(count * timing_model(card).expected_s(work) for work, count in demand.works),
             host_s=demand.prepared * PREPARING_S + demand.requests * driver_s,
             overlapped="overlap" in effects_of(cell.rungs),
         )

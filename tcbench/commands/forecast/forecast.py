@@ -7,7 +7,7 @@ from typing import ClassVar
 from tcbench.core.errors import SelectionError
 from tcbench.core.progress import Progress
 from tcbench.core.record import Cell
-from tcbench.engine.api import Prospects, Way, Work, attained
+from tcbench.engine.api import Prospects, Way, Work, timing_model
 from tcbench.hardware.gpus import ALLOWANCE_BYTES, GpuFile
 from tcbench.run.demand import Demand, trace_all
 from tcbench.run.devices import absent_device
@@ -138,7 +138,7 @@ def forecast(
     """Return the forecast of every cell that can run on a GPU. `fresh` ignores cached results. Raises SelectionError if
     the GPU's peak rates are unknown, or if the installed cuDNN has no code for it, since its plans would not be those
     of that GPU."""
-    rates = attained(gpu)
+    rates = timing_model(gpu)
     kind, _ = absent_device(gpu)
     if misfit := kind.misfit(gpu):
         raise SelectionError(f"GPU {gpu.name}: {misfit}")

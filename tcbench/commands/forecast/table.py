@@ -11,7 +11,7 @@ from tcbench.commands.forecast.forecast import CellForecast, Forecast, WorkForec
 from tcbench.core.groups import grouped
 from tcbench.core.step_time import StepTime
 from tcbench.core.text import digits
-from tcbench.engine.api import attained
+from tcbench.engine.api import timing_model
 from tcbench.hardware.gpus import ALLOWANCE_BYTES
 from tcbench.show.document import document, fields
 from tcbench.show.format import size
@@ -24,7 +24,7 @@ def headline(forecast: Forecast) -> str:
     """Return the scenario, its network if there is only one, and the GPU in one line."""
     gpu, cell = forecast.gpu, forecast.cells[0].cell
     network = network_suffix(cell_forecast.cell for cell_forecast in forecast.cells)
-    rates = {name: rate / 1e12 for name, rate in attained(gpu).peaks.flops_s.items()}
+    rates = {name: rate / 1e12 for name, rate in timing_model(gpu).peaks.flops_s.items()}
     tf32 = f" {rates['tf32']:.0f} (TF32)," if rates["tf32"] > rates["fp32"] else ""
     return (
         f"{forecast.plan.scenario.name}{network} on {gpu.device_name}, {cell.image_size}x{cell.image_size} pixels: "
@@ -176,9 +176,9 @@ def to_json(forecast: Forecast) -> str:
             **fields(gpu, "name device_name"),
             "compute_capability": [gpu.sm // 10, gpu.sm % 10],
             **fields(gpu, "multiprocessors memory_bytes memory_bandwidth_bytes_s"),
-            **{f"peak_{name}_flops_s": rate for name, rate in attained(gpu).peaks.flops_s.items()},
+            **{f"peak_{name}_flops_s": rate for name, rate in timing_model(gpu).peaks.flops_s.items()},
         },
-        attained=attained(gpu).name,
+        attained=timing_model(gpu).name,
         **fields(forecast.prospects, "cudnn=library plans_unchecked kernels_unchecked"),
         cells=[_cell_json(cell) for cell in forecast.cells],
         notes=notes(forecast),

@@ -8,7 +8,7 @@ import typer
 from rich.text import Text
 
 from tcbench.core.groups import grouped
-from tcbench.engine.api import Ceilings, attained, device_kinds
+from tcbench.engine.api import Ceilings, device_kinds, timing_model
 from tcbench.hardware import gpus, tensor_cores
 from tcbench.hardware.gpus import GpuFile
 from tcbench.hardware.software import ServedVersions, Support
@@ -77,7 +77,9 @@ def _rows() -> Iterator[_GpuRow]:
         names = tuple(device.name for _, device, _ in present if device.title == figures.device_name)
         capability = figures.compute_capability
         support = kind.support(capability)
-        yield _GpuRow(figures.name, figures.device_name, capability, support, figures, attained(figures).peaks, names)
+        yield _GpuRow(
+            figures.name, figures.device_name, capability, support, figures, timing_model(figures).peaks, names
+        )
     titles = {figures.device_name for figures in shipped}
     by_title = grouped((device.title, (kind, capability, device.name)) for kind, device, capability in present)
     for title, devices in by_title.items():

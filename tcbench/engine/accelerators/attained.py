@@ -57,7 +57,7 @@ _ByConvolution = dict[tuple[str, str, Precision], tuple[float, float]]
 
 
 @dataclass(frozen=True)
-class Attained:
+class TimingModel:
     """A model of one GPU.
 
     Shares of the GPU's peaks:
@@ -105,7 +105,7 @@ class Attained:
 
 
 @functools.cache
-def attained(card: GpuFile) -> Attained:
+def timing_model(card: GpuFile) -> TimingModel:
     """Return the model of a GPU, from the nearest rows of the table.
 
     If `tcbench roofline` has measured such a GPU, the rates are scaled by its measurement. Raises SelectionError if the
@@ -116,12 +116,12 @@ def attained(card: GpuFile) -> Attained:
     return replace(model, name=f"attained-{_identity(model)}{'+roofline' if measured else ''}")
 
 
-def _from_table(card: GpuFile) -> Attained:
+def _from_table(card: GpuFile) -> TimingModel:
     peaks = peak_rates(card)
     products = {precision: _product(card.sm, precision) for precision in get_args(Precision)}
     bandwidth = _nearest(rows()["bandwidth"], card.sm)["fraction"]
     latency_s = {row["of"]: row["us"] * 1e-6 for row in rows()["latency"]}
-    return Attained(
+    return TimingModel(
         card=card,
         peaks=peaks,
         products=products,
@@ -136,7 +136,7 @@ def _from_table(card: GpuFile) -> Attained:
     )
 
 
-def _scaled_by(model: Attained, measured: Ceilings) -> Attained:
+def _scaled_by(model: TimingModel, measured: Ceilings) -> TimingModel:
     """Scale a model by the ratio of measured to expected rates.
 
     Both rates are of the same convolutions and the same copy, so that a convolution's inefficiency counts once."""
@@ -178,7 +178,7 @@ _SAMPLE_FORMATS: tuple[tuple[w.Layout, w.DType, w.Math], ...] = (
 )
 
 
-def _identity(model: Attained) -> str:
+def _identity(model: TimingModel) -> str:
     """Return a digest of the GPU, of the model's figures, and of its times for sample works, to six digits."""
     card = model.card
     figures = [
@@ -227,7 +227,7 @@ def _nearest(candidates: Sequence[Mapping[str, Any]], capability: int) -> Mappin
 # -- the model ---------------------------------------------------------------------------------------------------------
 
 
-def _work_s(work: w.Work, model: Attained) -> float:
+def _work_s(work: w.Work, model: TimingModel) -> float:
     if work.name.startswith("conv_"):
         _, kind, *_ = work.name.split("_")
         return _convolution_s(kind, work, model)
@@ -243,7 +243,7 @@ def _work_s(work: w.Work, model: Attained) -> float:
     return max(arithmetic_s, traffic / model.bandwidth_bytes_s) + model.kernel_s
 
 
-def _inverse_s(work: w.CholeskyInverse, model: Attained) -> float:
+def _inverse_s(work: w.CholeskyInverse, model: TimingModel) -> float:
     """Return the seconds of a Cholesky inverse, as tcbench/engine/accelerators/cuda/solver.py computes it.
 
     The decomposition takes size³ / 3 operations, the solution for every column of the identity 2 size³. Both go row by
@@ -253,7 +253,7 @@ def _inverse_s(work: w.CholeskyInverse, model: Attained) -> float:
     return flops_s + rows_s + 2 * work.bytes / model.bandwidth_bytes_s + 4 * model.kernel_s
 
 
-def _convolution_s(kind: str, work: w.Work, model: Attained) -> float:
+def _convolution_s(kind: str, work: w.Work, model: TimingModel) -> float:
     conv: w.Conv2d = work.conv  # type: ignore[attr-defined]
     precision = model.peaks.precision(work)
     shares = model.convolutions[kind, filter_of(conv), precision]
@@ -308,7 +308,7 @@ def _padding(kind: str, conv: w.Conv2d, precision: Precision) -> float:
     return math.ceil(channels / step) * step / channels
 
 
-def _transposes_s(work: w.Work, conv: w.Conv2d, precision: Precision, model: Attained) -> float:
+def _transposes_s(work: w.Work, conv: w.Conv2d, precision: Precision, model: TimingModel) -> float:
     """Return the seconds of the transposes of arrays in NCHW: Tensor Cores need channels innermost.
 
     Each transpose is a kernel that reads and writes the array. On a V100 only inputs take such a kernel: the product's

@@ -8,7 +8,7 @@ import virtual
 from tcbench.core.errors import SelectionError
 from tcbench.engine.accelerators import attained as model
 from tcbench.engine.accelerators import ceilings
-from tcbench.engine.accelerators.attained import attained, rows
+from tcbench.engine.accelerators.attained import rows, timing_model
 from tcbench.engine.work import BatchNormForward, Conv2d, ConvDgrad, ConvFprop, ConvFpropStats, ConvWgrad, Norm
 from tcbench.hardware import gpus
 
@@ -20,9 +20,9 @@ LISTS = ("product", "bandwidth", "latency", "driver", "link")
 def nothing_measured(tmp_path, monkeypatch):
     """No ceilings of this user's stand in for rows."""
     monkeypatch.setenv("TCBENCH_CACHE", str(tmp_path))
-    attained.cache_clear()
+    timing_model.cache_clear()
     yield
-    attained.cache_clear()
+    timing_model.cache_clear()
 
 
 def conv(n=256, c=256, size=14, k=256, r=3, stride=1, layout="NHWC", dtype="float16", math="strict"):
@@ -65,7 +65,7 @@ def test_a_training_step_takes_about_as_long_as_was_published():
 def test_the_page_shows_this_models_predictions_and_every_published_rate_and_whether_it_counts():
     page = (Path(__file__).parents[3] / "docs" / "virtual.md").read_text("utf-8")
     for published in virtual.PUBLISHED:
-        assert attained(gpus.load(published.card)).name in page, "make its table anew: benchmarks/virtual.py"
+        assert timing_model(gpus.load(published.card)).name in page, "make its table anew: benchmarks/virtual.py"
         prefix = f"| {published.card} | {published.says} | {published.images_per_s} | "
         prefix += f"`{published.config}`, {published.batch_size} |"
         [row] = [line for line in page.splitlines() if line.startswith(prefix)]
@@ -78,28 +78,29 @@ def test_the_page_shows_this_models_predictions_and_every_published_rate_and_whe
 @pytest.mark.parametrize("changed", [{"dtype": "float32"}, {"n": 1}, {"size": 1, "r": 1}])
 def test_there_is_nothing_to_transpose_without_tensor_cores_or_in_a_matrix(changed):
     nhwc, nchw = (
-        attained(A100).expected_s(ConvFprop(conv(**{**changed, "layout": layout}))) for layout in ("NHWC", "NCHW")
+        timing_model(A100).expected_s(ConvFprop(conv(**{**changed, "layout": layout}))) for layout in ("NHWC", "NCHW")
     )
     assert nhwc == nchw
 
 
 def test_sums_of_a_convolutions_output_are_not_transposed():
     plain, stats = ConvFprop(conv(layout="NCHW")), ConvFpropStats(conv(layout="NCHW"))
-    assert attained(A100).expected_s(stats) == pytest.approx(attained(A100).expected_s(plain), rel=1e-3)
+    assert timing_model(A100).expected_s(stats) == pytest.approx(timing_model(A100).expected_s(plain), rel=1e-3)
 
 
 def test_a_small_normalisation_stays_on_the_chip():
     norm = Norm(8, 64, 28, 28, "NHWC", "float16")
     work = BatchNormForward(norm, 1e-5, 0.1)
-    rate = V100.memory_bandwidth_bytes_s * attained(V100).bandwidth
-    assert attained(V100).expected_s(work) == pytest.approx(work.bytes / rate + 2e-6)
+    rate = V100.memory_bandwidth_bytes_s * timing_model(V100).bandwidth
+    assert timing_model(V100).expected_s(work) == pytest.approx(work.bytes / rate + 2e-6)
 
 
 def measure(card, times):
     """Keep ceilings as such a card would measure them that is so many times what the table expects of it."""
-    copy_s = 2 * ceilings.COPY_BYTES / attained(card).bandwidth_bytes_s + 2e-6
+    copy_s = 2 * ceilings.COPY_BYTES / timing_model(card).bandwidth_bytes_s + 2e-6
     rates = {
-        name: times * work.flops / attained(card).expected_s(work) for name, work in ceilings.products(card.sm).items()
+        name: times * work.flops / timing_model(card).expected_s(work)
+        for name, work in ceilings.products(card.sm).items()
     }
     value = ceilings.Ceilings(
         device_name=card.device_name,
@@ -108,29 +109,29 @@ def measure(card, times):
         says="measured",
     )
     value.store("some-machine")
-    attained.cache_clear()
+    timing_model.cache_clear()
     return value
 
 
 @pytest.mark.parametrize("card", [V100, A100])
 def test_ceilings_that_equal_what_the_table_expects_change_no_forecast(card):
     works = [*model.sample_works(), *ceilings.products(card.sm).values()]
-    before = [attained(card).expected_s(work) for work in works]
+    before = [timing_model(card).expected_s(work) for work in works]
     measure(card, 1.0)
-    assert [attained(card).expected_s(work) for work in works] == pytest.approx(before)
+    assert [timing_model(card).expected_s(work) for work in works] == pytest.approx(before)
 
 
 def test_ceilings_that_were_measured_on_such_a_card_scale_its_rows():
-    by_table = attained(A100)
+    by_table = timing_model(A100)
     measured = measure(A100, 0.5)
-    rates = attained(A100)
+    rates = timing_model(A100)
     for name, work in ceilings.products(80).items():
-        assert work.flops / attained(A100).expected_s(work) == pytest.approx(measured.flops_s[name], rel=0.02)
+        assert work.flops / timing_model(A100).expected_s(work) == pytest.approx(measured.flops_s[name], rel=0.02)
     assert rates.products == {name: pytest.approx(share / 2) for name, share in by_table.products.items()}
     assert rates.bandwidth == pytest.approx(by_table.bandwidth / 2, rel=1e-3)
     assert re.fullmatch("attained-[0-9a-f]{12}[+]roofline", rates.name)
     assert rates.name.partition("+")[0] != by_table.name
-    assert attained(V100).bandwidth == 0.904
+    assert timing_model(V100).bandwidth == 0.904
 
 
 @pytest.mark.parametrize("work", [ConvFprop, ConvDgrad, ConvWgrad])
@@ -140,16 +141,16 @@ def test_expected_is_never_below_the_floor_but_by_winograds_method(work, dtype, 
     gpu = gpus.load(name)
     for r, stride in ((1, 1), (1, 2), (3, 1), (3, 2)):
         launched = work(conv(r=r, stride=stride, dtype=dtype))
-        floor_s = attained(gpu).peaks.floor_s(launched)
+        floor_s = timing_model(gpu).peaks.floor_s(launched)
         by_winograd = dtype == "float32" and (r, stride) == (3, 1)
-        assert attained(gpu).expected_s(launched) > floor_s * (0.5 if by_winograd else 1)
+        assert timing_model(gpu).expected_s(launched) > floor_s * (0.5 if by_winograd else 1)
 
 
 def test_a_card_without_known_rates_is_one_clear_line():
     with pytest.raises(SelectionError, match=r"6\.0 are not known"):
-        attained(dataclasses.replace(V100, sm=60)).expected_s(ConvFprop(conv()))
+        timing_model(dataclasses.replace(V100, sm=60)).expected_s(ConvFprop(conv()))
 
 
 def test_links_are_those_of_their_generation():
-    rates = [attained(gpus.load(name)).link_bytes_s / 1e9 for name in ("V100", "A100", "L40S", "H100", "B200")]
+    rates = [timing_model(gpus.load(name)).link_bytes_s / 1e9 for name in ("V100", "A100", "L40S", "H100", "B200")]
     assert rates == [12, 25, 25, 54.8, 54.8]

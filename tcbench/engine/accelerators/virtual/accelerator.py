@@ -13,7 +13,7 @@ import numpy as np
 from tcbench.core.record import CudnnSettings
 from tcbench.core.recording import ActivityKind
 from tcbench.engine.accelerators import out_of_memory, routes
-from tcbench.engine.accelerators.attained import attained
+from tcbench.engine.accelerators.attained import timing_model
 from tcbench.engine.accelerators.protocol import Accelerator, Array, BatchNormRoute
 from tcbench.engine.accelerators.staging import Slot, Staging
 from tcbench.engine.accelerators.tracing import check, check_copy
@@ -37,7 +37,7 @@ class VirtualAccelerator(Accelerator):
         self.stream = Stream()
         activities.STREAMS.add(self.stream)
         self._card, self._settings, self._host_speed = card, settings, host_speed
-        self._attained = attained(card)
+        self._model = timing_model(card)
         self.device = DeviceMemory(
             card.memory_bytes - ALLOWANCE_BYTES,
             lambda requested, held: out_of_memory.device_memory_error(requested, held, card.memory_bytes),
@@ -67,7 +67,7 @@ class VirtualAccelerator(Accelerator):
 
     def zeros(self, shape: tuple[int, ...], dtype: Any) -> Array:
         array = self.empty(shape, dtype)
-        seconds = self._attained.in_memory_s(array.nbytes)
+        seconds = self._model.in_memory_s(array.nbytes)
         self.stream.put(self._task("memset", "memset", "cudaMemsetAsync", "kernel", seconds, array.nbytes))
         return array
 
@@ -80,18 +80,18 @@ class VirtualAccelerator(Accelerator):
     def copy(self, source: Array, target: Array) -> None:
         check_copy(source, target)
         if isinstance(source, VirtualArray):
-            self.stream.put(self._copying("memcpy DtoD", target.nbytes, self._attained.in_memory_s(2 * target.nbytes)))
+            self.stream.put(self._copying("memcpy DtoD", target.nbytes, self._model.in_memory_s(2 * target.nbytes)))
             return
         # The host copies into a buffer, as it does for a real GPU.
         capturing = self.stream.capturing
         slot = (self._staging.make if capturing else self._staging.next)(source.nbytes)
         slot.fill(source)
-        self.stream.put(self._copying("memcpy HtoD", target.nbytes, self._attained.over_link_s(target.nbytes)))
+        self.stream.put(self._copying("memcpy HtoD", target.nbytes, self._model.over_link_s(target.nbytes)))
         if not capturing:
             slot.event.record(self.stream)
 
     def download(self, array: Array) -> Any:
-        self.stream.put(self._copying("memcpy DtoH", array.nbytes, self._attained.over_link_s(array.nbytes)))
+        self.stream.put(self._copying("memcpy DtoH", array.nbytes, self._model.over_link_s(array.nbytes)))
         self.stream.synchronize()
         return np.zeros(array.shape, array.dtype)
 
@@ -110,7 +110,7 @@ class VirtualAccelerator(Accelerator):
         # All work shares a workspace of the largest size allowed, since cuDNN's choice of plans is unknown.
         if work.kind == "graph" and self._workspace is None and self._settings.workspace_bytes:
             self._workspace = self.pool.empty((self._settings.workspace_bytes,), np.uint8)
-        task = self._task("kernel", work.name, "cudaLaunchKernel", work.kind, self._attained.expected_s(work))
+        task = self._task("kernel", work.name, "cudaLaunchKernel", work.kind, self._model.expected_s(work))
         run = functools.partial(self.stream.put, task)
         self._runs[id(work)] = (run, work)
         return run
@@ -152,5 +152,5 @@ class VirtualAccelerator(Accelerator):
         self, kind: ActivityKind, name: str, call: str, driver: str, seconds: float, n_bytes: int | None = None
     ) -> Task:
         """Return a task that takes `seconds`. `driver`: the row of the attained-rates table for the driver's time."""
-        driver_ns = round(self._attained.driver_s[driver] * 1e9)
+        driver_ns = round(self._model.driver_s[driver] * 1e9)
         return Task(kind, name, call, driver_ns, round(seconds * self._host_speed * 1e9), n_bytes)

@@ -6,7 +6,7 @@ from pathlib import Path
 from tcbench.core.errors import OutOfDeviceMemory
 from tcbench.core.finding import Finding
 from tcbench.core.record import CudnnSettings, GpuFacts, Simulated
-from tcbench.engine.accelerators.attained import attained
+from tcbench.engine.accelerators.attained import timing_model
 from tcbench.engine.accelerators.device import Activities, Device, DeviceKind, OpenDevice
 from tcbench.engine.accelerators.peaks import peak_rates
 from tcbench.hardware import gpus, machine
@@ -59,7 +59,7 @@ class Virtual(DeviceKind):
     def simulated(self, device: str, host_speed: float) -> Simulated:
         card = _card(device)
         return Simulated(
-            card=card.device_name, host=machine.cpu_name(), host_speed=host_speed, attained=attained(card).name
+            card=card.device_name, host=machine.cpu_name(), host_speed=host_speed, attained=timing_model(card).name
         )
 
     def out_of_memory(self, device: str, error: Exception) -> Exception | None:

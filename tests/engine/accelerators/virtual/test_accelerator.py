@@ -14,7 +14,7 @@ from tcbench.core import recording
 from tcbench.core.record import Cell, Input
 from tcbench.core.recording import Title
 from tcbench.engine.accelerators import device
-from tcbench.engine.accelerators.attained import attained
+from tcbench.engine.accelerators.attained import timing_model
 from tcbench.engine.accelerators.device import Device, kind_of
 from tcbench.engine.accelerators.tracing import Trace
 from tcbench.engine.accelerators.virtual.stream import Task
@@ -93,7 +93,9 @@ def test_launches_times_and_memory_are_the_forecasts(card):
         done = [node for task in listener.tasks for node in (task.nodes or (task,)) if node.kind == "kernel"]
         assert [task.name for task in done] == [work.name for work in trace.works], cell.config
         times_s = [task.device_ns * 1e-9 for task in done]
-        assert times_s == pytest.approx([attained(gpus.load(card)).expected_s(work) for work in trace.works], abs=1e-9)
+        assert times_s == pytest.approx(
+            [timing_model(gpus.load(card)).expected_s(work) for work in trace.works], abs=1e-9
+        )
         assert len(listener.tasks) == sum(len(phase.events) for phase in trace.step), cell.config
         workspace = cell.cudnn.workspace_bytes if any(work.kind == "graph" for work in trace.works) else 0
         assert accelerator.device.peak_alive_bytes - workspace == trace.peak_bytes, cell.config
@@ -159,7 +161,7 @@ def test_what_the_device_needs_is_the_same_whatever_the_hosts_speed(host_speed):
     needed_s = sum(task.device_ns for task in listener.tasks) * 1e-9 / host_speed
     trace = forecast("V100", cell)
     assert needed_s == pytest.approx(
-        sum(attained(gpus.load("V100")).expected_s(work) for work in trace.works), rel=1e-3
+        sum(timing_model(gpus.load("V100")).expected_s(work) for work in trace.works), rel=1e-3
     )
 
 
