@@ -192,7 +192,7 @@ def graph_call(work: Work, nothing: ctypes.CDLL) -> Callable[[], None]:
 
 
 def older_call(work: Work, nothing: ctypes.CDLL) -> Callable[[], None]:
-    call, where = calls.prepare_call(work, 77, calls.Library(nothing)), addresses(work)
+    (call, _), where = calls.prepare_call(work, 77, calls.Library(nothing)), addresses(work)
     return lambda: call(where, WORKSPACE)
 
 

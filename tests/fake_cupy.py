@@ -827,7 +827,6 @@ def install(patch: pytest.MonkeyPatch) -> Cupy:
             left_out=3,
             budget_s=9.0,
         )
-        workspace_bytes = WORKSPACE_BYTES
 
         def __init__(self, work: Work) -> None:
             self._run = prepare(work)
@@ -837,9 +836,9 @@ def install(patch: pytest.MonkeyPatch) -> Cupy:
             assert fake.cudnn_stream == gpu.current[-1].ptr, "cuDNN is not on the accelerator's stream"
             self._run(*addresses)
 
-    def on_handle(work: Work, handle: int) -> Plan:
+    def on_handle(work: Work, handle: int) -> tuple[Plan, int]:
         assert handle == CUDNN_HANDLE
-        return Plan(work)
+        return Plan(work), WORKSPACE_BYTES
 
     def plans(handle: int, properties: Any, **settings: Any) -> Any:
         assert handle == CUDNN_HANDLE

@@ -171,8 +171,7 @@ class CudaAccelerator(Accelerator):
         return run
 
     def _make_call(self, work: Work) -> Run:
-        call = calls.prepare_call(work, self._handle)
-        return self._with_workspace(call, call.workspace_bytes)
+        return self._with_workspace(*calls.prepare_call(work, self._handle))
 
     def _make_kernel(self, work: Work) -> Run:
         return self._kernels.prepare(work)

@@ -278,9 +278,9 @@ class Engine:
 
     def has_nan(self, array: Array) -> bool:
         """Return whether an array has NaN, and remember it in `met_nan`."""
-        found = bool(np.isnan(array.sum()))
-        self.met_nan |= found
-        return found
+        has_nan = bool(np.isnan(array.sum()))
+        self.met_nan |= has_nan
+        return has_nan
 
     def slices(self, extent: int) -> int:
         """Return the largest number of equal slices of an extent that is not above the number of threads."""

@@ -7,7 +7,6 @@ work; the prepared call only passes addresses. A cudnnHandle_t created here is o
 import ctypes
 import functools
 import operator
-import weakref
 from collections.abc import Callable, Mapping, Sequence
 from ctypes import c_double, c_int, c_size_t, c_void_p
 from typing import Any
@@ -27,11 +26,9 @@ _SIGNATURES: dict[str, list[Any]] = {
     "cudnnCreate": [_P],
     "cudnnSetStream": [_P, _P],
     "cudnnCreateTensorDescriptor": [_P],
-    "cudnnDestroyTensorDescriptor": [_P],
     # descriptor, format, data type, n, c, h, w
     "cudnnSetTensor4dDescriptor": [_P, c_int, c_int, c_int, c_int, c_int, c_int],
     "cudnnCreateActivationDescriptor": [_P],
-    "cudnnDestroyActivationDescriptor": [_P],
     # descriptor, mode, NaN propagation, coefficient
     "cudnnSetActivationDescriptor": [_P, c_int, c_int, c_double],
 }
@@ -118,62 +115,28 @@ def new_handle(stream: int, lib: Library | None = None) -> int:
     return int(handle.value or 0)
 
 
-class PreparedCall:
-    """A call with all arguments set but the addresses. `workspace_bytes`: the workspace that it needs."""
-
-    __slots__ = ("_constants", "_descriptors", "_function", "_lib", "_n_operands", "_name", "_order", "workspace_bytes")
-
-    def __init__(
-        self, name: str, work: Work, constants: Mapping[str, Any], lib: Library, descriptors: "_Descriptors"
-    ) -> None:
-        self.workspace_bytes = constants["workspace_bytes"]
-        self._name, self._lib, self._descriptors = name, lib, descriptors
-        self._function = lib.bare(name)
-        arguments, operands = _ARGUMENTS[name].split(), [operand.name for operand in work.operands]
-        constant_names = [argument for argument in arguments if argument not in (*operands, "workspace")]
-        self._constants = tuple(map(constants.get, constant_names))  # None: an operand that this work lacks
-        self._n_operands = len(operands)
-        order = (*constant_names, "workspace", *operands)
-        self._order = operator.itemgetter(*map(order.index, arguments))
-
-    def __call__(self, addresses: Sequence[int], workspace: int = 0) -> None:
-        """Run on device addresses in the order of the work's operands. Raises CallError."""
-        if len(addresses) != self._n_operands:
-            raise ValueError(f"{self._name}: expected {self._n_operands} addresses, got {len(addresses)}")
-        status = self._function(*self._order((*self._constants, workspace, *addresses)))
-        if status != 0:
-            raise self._lib.error(self._name, status)
+Call = tuple[Callable[[Sequence[int], int], None], int]
+"""A prepared work: a function of (operands' addresses, workspace's address), and the workspace's size in bytes."""
 
 
-class _Descriptors:
-    """The descriptors of a call, destroyed when this object is."""
-
-    def __init__(self, lib: Library) -> None:
-        self._library = lib
-
-    def tensor(self, layout: str, dtype: str, n: int, c: int, h: int, w: int) -> c_void_p:
-        """Return the descriptor of a tensor with four dimensions."""
-        descriptor = self._create("cudnnCreateTensorDescriptor", "cudnnDestroyTensorDescriptor")
-        self._library.checked(
-            "cudnnSetTensor4dDescriptor", descriptor, _FORMATS[layout], _DATA_TYPES[dtype], n, c, h, w
-        )
-        return descriptor
-
-    def relu(self) -> c_void_p:
-        descriptor = self._create("cudnnCreateActivationDescriptor", "cudnnDestroyActivationDescriptor")
-        self._library.checked("cudnnSetActivationDescriptor", descriptor, _ACTIVATION_RELU, _PROPAGATE_NAN, 0.0)
-        return descriptor
-
-    def _create(self, create: str, destroy: str) -> c_void_p:
-        """Create a descriptor that is destroyed together with this object."""
-        descriptor = c_void_p()
-        self._library.checked(create, ctypes.byref(descriptor))
-        weakref.finalize(self, self._library.bare(destroy), c_void_p(descriptor.value))
-        return descriptor
+def _tensor(lib: Library, layout: str, dtype: str, *sizes: int) -> c_void_p:
+    """Return a descriptor of a tensor of sizes (N, C, H, W). It is never destroyed."""
+    descriptor = c_void_p()
+    lib.checked("cudnnCreateTensorDescriptor", ctypes.byref(descriptor))
+    lib.checked("cudnnSetTensor4dDescriptor", descriptor, _FORMATS[layout], _DATA_TYPES[dtype], *sizes)
+    return descriptor
 
 
-def prepare_call(work: Work, handle: int, lib: Library | None = None) -> PreparedCall:
-    """Prepare the call that does a work on the stream of `handle`, a cudnnHandle_t.
+def _relu(lib: Library) -> c_void_p:
+    """Return a descriptor of ReLU. It is never destroyed."""
+    descriptor = c_void_p()
+    lib.checked("cudnnCreateActivationDescriptor", ctypes.byref(descriptor))
+    lib.checked("cudnnSetActivationDescriptor", descriptor, _ACTIVATION_RELU, _PROPAGATE_NAN, 0.0)
+    return descriptor
+
+
+def prepare_call(work: Work, handle: int, lib: Library | None = None) -> Call:
+    """Prepare the call that does a work on the stream of `handle`, a cudnnHandle_t. The function raises CallError.
 
     Raises CallError, LibraryError; ValueError for work that these calls cannot do."""
     if not isinstance(work, BatchNormCallForward | BatchNormCallBackward):
@@ -188,9 +151,8 @@ def prepare_call(work: Work, handle: int, lib: Library | None = None) -> Prepare
             f"not for {norm.layout} {norm.dtype} in the {mode} mode"
         )
     lib = lib or library()
-    descriptors = _Descriptors(lib)
-    maps = descriptors.tensor(norm.layout, norm.dtype, norm.n, norm.c, norm.h, norm.w)
-    constants = {
+    maps = _tensor(lib, norm.layout, norm.dtype, norm.n, norm.c, norm.h, norm.w)
+    constants: dict[str, Any] = {
         "handle": handle,
         "mode": _SPATIAL_PERSISTENT if work.persistent else _SPATIAL,
         "ops": _OPS[norm.after],
@@ -199,8 +161,8 @@ def prepare_call(work: Work, handle: int, lib: Library | None = None) -> Prepare
         "maps": maps,
         "maps_added": maps if norm.add else None,
         "maps_relu": maps if norm.relu else None,
-        "vectors": descriptors.tensor("NCHW", "float32", 1, norm.c, 1, 1),
-        "relu": descriptors.relu() if norm.relu else None,
+        "vectors": _tensor(lib, "NCHW", "float32", 1, norm.c, 1, 1),
+        "relu": _relu(lib) if norm.relu else None,
         "eps": work.eps,
         "momentum": getattr(work, "momentum", None),
         "workspace_bytes": 0,
@@ -213,7 +175,24 @@ def prepare_call(work: Work, handle: int, lib: Library | None = None) -> Prepare
     name = (_FORWARD_EX if forward else _BACKWARD_EX) if extended else (_FORWARD if forward else _BACKWARD)
     if extended:
         constants["workspace_bytes"] = _size_bytes(lib, _WORKSPACE_SIZE[name], constants)
-    return PreparedCall(name, work, constants, lib, descriptors)
+    return _with_addresses(lib, name, work, constants), constants["workspace_bytes"]
+
+
+def _with_addresses(lib: Library, name: str, work: Work, constants: Mapping[str, Any]) -> Callable[..., None]:
+    """Return the function `name` with all arguments set but the addresses of operands and workspace."""
+    arguments, operands = _ARGUMENTS[name].split(), [operand.name for operand in work.operands]
+    constant_names = [argument for argument in arguments if argument not in (*operands, "workspace")]
+    fixed = tuple(map(constants.get, constant_names))  # None: an operand that this work lacks
+    order, function = (*constant_names, "workspace", *operands), lib.bare(name)
+    in_order = operator.itemgetter(*map(order.index, arguments))
+
+    def run(addresses: Sequence[int], workspace: int) -> None:
+        if len(addresses) != len(operands):
+            raise ValueError(f"{name}: expected {len(operands)} addresses, got {len(addresses)}")
+        if status := function(*in_order((*fixed, workspace, *addresses))):
+            raise lib.error(name, status)
+
+    return run
 
 
 # alpha and beta: overwrite the results rather than add to them. cuDNN reads these on the host at each call.

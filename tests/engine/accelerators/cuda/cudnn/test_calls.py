@@ -1,7 +1,6 @@
 """Every argument of cuDNN's older calls, against a library that writes them down."""
 
 import ctypes
-import gc
 import shutil
 import subprocess
 from dataclasses import replace
@@ -56,7 +55,7 @@ class Recorder:
 
     def run(self, work, workspace=WORKSPACE):
         """Prepares the work and runs it; what the run itself called, with the address of each operand."""
-        call = calls.prepare_call(work, HANDLE, self.library)
+        call, _ = calls.prepare_call(work, HANDLE, self.library)
         self.take()
         addresses = {operand.name: FIRST_ADDRESS + 256 * index for index, operand in enumerate(work.operands)}
         call(list(addresses.values()), workspace)
@@ -74,8 +73,7 @@ def recorder(recorder_path):
     recorder = Recorder(recorder_path)
     recorder.raw.forget()
     recorder.raw.set_sizes(WORKSPACE_BYTES, RESERVE_BYTES)
-    yield recorder
-    gc.collect()
+    return recorder
 
 
 _EPSILON = "epsilon=eps savedMean=mean savedInvVariance=inv_std"
@@ -157,14 +155,14 @@ def test_sizes_are_asked_once_for_the_same_setting(recorder, after):
     norm = replace(NORM, after=after)
     recorder.raw.set_sizes(WORKSPACE_BYTES, RESERVE_BYTES if norm.relu else 0)
     for more, (work, size) in enumerate(zip(both(norm), (FORWARD_SIZE, BACKWARD_SIZE), strict=True)):
-        call = calls.prepare_call(work, HANDLE, recorder.library)
-        assert call.workspace_bytes == WORKSPACE_BYTES + more
+        _, workspace_bytes = calls.prepare_call(work, HANDLE, recorder.library)
+        assert workspace_bytes == WORKSPACE_BYTES + more
         assert recorder.take() == [(name, expected(name, work, {})) for name in (RESERVE_SIZE, size)]
 
 
 def test_a_plain_call_needs_no_workspace(recorder):
-    call = calls.prepare_call(BatchNormCallForward(NORM, 2e-5, 0.1, False), HANDLE, recorder.library)
-    assert call.workspace_bytes == 0
+    _, workspace_bytes = calls.prepare_call(BatchNormCallForward(NORM, 2e-5, 0.1, False), HANDLE, recorder.library)
+    assert workspace_bytes == 0
 
 
 @pytest.mark.parametrize(("work", "plain"), list(zip(both(NORM), (FORWARD, BACKWARD), strict=True)))
@@ -216,7 +214,7 @@ def test_a_kernels_work_is_no_call(recorder):
 @pytest.mark.parametrize("after", ["none", "add_relu"])
 def test_a_refusal_names_the_call_and_cudnns_reason_in_one_line(recorder, after):
     work = BatchNormCallForward(replace(NORM, after=after), 2e-5, 0.1, True)
-    call = calls.prepare_call(work, HANDLE, recorder.library)
+    call, _ = calls.prepare_call(work, HANDLE, recorder.library)
     recorder.raw.fail_next(5)
     with pytest.raises(calls.CallError) as refused:
         call([0] * len(work.operands), 0)
@@ -224,24 +222,11 @@ def test_a_refusal_names_the_call_and_cudnns_reason_in_one_line(recorder, after)
     assert str(refused.value) == f"{name}: CUDNN_STATUS_MADE_UP (as the test wished)"
 
 
-def test_descriptors_live_as_long_as_the_call(recorder):
-    gc.collect()
-    before = recorder.raw.descriptors_alive()
-    call = calls.prepare_call(
-        BatchNormCallForward(replace(NORM, after="relu"), 2e-5, 0.1, True), HANDLE, recorder.library
-    )
-    gc.collect()
-    assert recorder.raw.descriptors_alive() == before + 3
-    del call
-    gc.collect()
-    assert recorder.raw.descriptors_alive() == before
-
-
 @pytest.mark.parametrize("wrong", [-1, 1])
 @pytest.mark.parametrize("after", ["none", "relu", "add_relu"])
 def test_a_wrong_number_of_addresses_is_refused(recorder, after, wrong):
     for work in both(replace(NORM, after=after)):
-        call = calls.prepare_call(work, HANDLE, recorder.library)
+        call, _ = calls.prepare_call(work, HANDLE, recorder.library)
         recorder.take()
         with pytest.raises(ValueError, match=f"expected {len(work.operands)} addresses"):
             call([0] * (len(work.operands) + wrong), 0)
