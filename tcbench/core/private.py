@@ -42,7 +42,7 @@ def read(path: Path) -> bytes:
 
     Links are not followed. The checks use the open descriptors, so that a file cannot be swapped in between."""
     if not is_private(path.parent):
-        raise PermissionError(errno.EACCES, "other users may write to its folder")
+        raise PermissionError(errno.EACCES, "other users can write to its folder")
     folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
     try:
         file = os.open(path.name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=folder)

@@ -97,9 +97,7 @@ class Store:
             if os.path.samestat(self.path.stat(), state) and state.st_size == len(self._content):
                 return
         if not self._gone and (self._content or line):
-            self._write_again(
-                f"{self.path}: the file was removed, renamed, replaced or changed while the run went on", line
-            )
+            self._write_again(f"{self.path}: the file was removed, renamed, replaced or changed during the run", line)
 
     def _write_again(self, reason: str, line: bytes) -> NoReturn:
         """Write the run's content and the line to a new file. Raises StorageGoneError with the path of that file."""

@@ -75,7 +75,7 @@ def to_sqlite(report: Path, target: Path) -> None:
     installed = find()
     if installed is None:
         raise TraceError(
-            f"{report}: reading a report needs nsys on PATH; install Nsight Systems, or export the report where it is: "
+            f"{report}: reading a report needs nsys on PATH; install Nsight Systems, or run on a machine that has it: "
             f"nsys export --type=sqlite {report.name}"
         )
     if report.suffix == ".qdstrm":

@@ -115,7 +115,7 @@ MISTAKES = {
     "numerics --global-batch 8": "--global-batch 8: expected at least the batch size, 32",
     "numerics --bs 60000": "--bs 60000: the test set has fewer images than one batch",
     "numerics --data nowhere": "nowhere does not exist: expected CLASS/IMAGE.jpg in it, at least 10",
-    "numerics --data empty": "has no class folders: expected CLASS/IMAGE.jpg in it, at least 10 images a class; ",
+    "numerics --data empty": "has no class folders: expected CLASS/IMAGE.jpg in it, at least 10 images per class; ",
     "numerics --config fp16": "--config: has no meaning without --rungs",
     "numerics --rungs --config nothing": "error: config 'nothing': unknown",
     "numerics --rungs --second-order": f"--second-order: {TRAINS}",

@@ -206,7 +206,7 @@ def test_a_file_that_goes_away_while_a_run_goes_on_is_written_again(tmp_path, fa
             records.append(written[1])
     assert error.value.exit_code == 3
     assert str(error.value) == (
-        f"{path}: the file was removed, renamed, replaced or changed while the run went on; all records were "
+        f"{path}: the file was removed, renamed, replaced or changed during the run; all records were "
         f"saved to {rescued}; continue with --resume"
     )
     assert store.read([rescued]).records == tuple(written)

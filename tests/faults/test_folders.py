@@ -37,7 +37,7 @@ def test_results_that_go_away_while_a_run_goes_on_are_kept_and_said(tmp_path, fa
     FAULTS[fault](file)
     _, errors = process.communicate(timeout=600)
     assert process.returncode == 3, errors
-    assert "the file was removed, renamed, replaced or changed while the run went on" in errors
+    assert "the file was removed, renamed, replaced or changed during the run" in errors
     file_kept = folder / re.search(r"all records were saved to (\S+);", errors)[1]
     assert (file_kept == file) == (fault not in ("the file is emptied", "the file is cut off"))
     assert len(faulty.lines(file_kept)) >= enough

@@ -120,7 +120,7 @@ def read_manifest(root: Path) -> Manifest | None:
 
 def _cannot_write(root: Path, error: OSError) -> DataError:
     """Return the error for a set that cannot be written."""
-    remedy = "set TCBENCH_CACHE to a folder that can be written, or use '--data PATH' or '--data synthetic'"
+    remedy = "set TCBENCH_CACHE to a writable folder, or use '--data PATH' or '--data synthetic'"
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return DataError(
             f"the disk is full: the generated images need about 60 MB at {root}; free some space, {remedy}"

@@ -14,7 +14,7 @@ HELD_OUT_EVERY = 10
 
 def split_images(root: Path) -> tuple[ImageFolder, ImageFolder]:
     """Scan a folder and return its training images and its test images. Raises DataError."""
-    expected = f"expected CLASS/IMAGE.jpg in it, at least {HELD_OUT_EVERY} images a class"
+    expected = f"expected CLASS/IMAGE.jpg in it, at least {HELD_OUT_EVERY} images per class"
     return split(scan(root, f"{expected}; without --data it trains on generated images"))
 
 
@@ -25,8 +25,8 @@ def split(folder: ImageFolder) -> tuple[ImageFolder, ImageFolder]:
     test_files = [file for files in by_class.values() for file in files[HELD_OUT_EVERY - 1 :: HELD_OUT_EVERY]]
     if not test_files:
         raise DataError(
-            f"data folder {folder.root}: expected at least {HELD_OUT_EVERY} images in a class, one in "
-            f"{HELD_OUT_EVERY} is kept for the test; add images or name another folder with --data"
+            f"data folder {folder.root}: expected at least {HELD_OUT_EVERY} images per class, since one in "
+            f"{HELD_OUT_EVERY} is held out for the test; add images or name another folder with --data"
         )
     held_out = set(test_files)
     train_files = tuple(file for file in folder.files if file not in held_out)

@@ -136,7 +136,7 @@ def test_a_folder_of_images_trains_by_the_same_code(tmp_path, thin_network):
 
 def test_a_folder_without_enough_images_for_a_test_says_so(tmp_path):
     generated.generate(tmp_path / "images", n_files=16, workers=1)
-    with pytest.raises(DataError, match="expected at least 10 images in a class"):
+    with pytest.raises(DataError, match="expected at least 10 images per class"):
         split(dataset.scan(tmp_path / "images"))
 
 
