@@ -4,8 +4,8 @@
 
 Each call of `tools/gpu_check.py` there unpacks one of them. They hold the wheels that the machine lacks, DALI without
 the code for other GPUs, and what was compiled beforehand (`--plans`: a folder that tools/compile_plans.py filled). Run
-it again after every change of the code: what is there is not downloaded or compressed again. It needs `pip`. It prints
-the bytes of each call, and fails if a call has more than 62 MiB.
+it again after every change of the code: existing files are not downloaded or compressed again. It needs `pip`. It
+prints the bytes of each call, and fails if a call has more than 62 MiB.
 """
 
 from __future__ import annotations

@@ -1,15 +1,15 @@
-"""Measure and check on a GPU what only a GPU can show, within a time, and leave all of it in one archive.
+"""Measure and check on a GPU what only a GPU can show, within a time limit, and collect the results in one archive.
 
     python tools/gpu_check.py FOLDER                        everything, in half an hour
     python tools/gpu_check.py FOLDER --call 1 --carried build/loan/call1        on a borrowed machine:
     python tools/gpu_check.py FOLDER --call 2 --carried build/loan/call2        docs/gpu-offline.md
 
 The steps, their order and their expected times are in `tools/gpu_plan.py`. A step begins only if there is time for it,
-expected as the steps before it went. A step that fails does not stop the others. After each step FOLDER gets
+at the pace of the steps before. A step that fails does not stop the others. After each step FOLDER gets
 gpu_check.tar.gz (records, charts, logs; steps.jsonl says how each step ended) and, on a borrowed machine, plans.tar.gz
-(the tuned cuDNN plans). The same command again goes on where it ended.
+(the tuned cuDNN plans). Run the same command again to continue.
 
-Exit code: 0; 1 if a step failed or is still to come; 2 if nothing can be run.
+Exit code: 0; 1 if a step failed or was not run yet; 2 if nothing can be run.
 """
 
 from __future__ import annotations

@@ -158,7 +158,7 @@ def _files(path: Path) -> list[Path]:
     if path.is_dir():
         files = sorted(runs(path))
         if not files:
-            raise StoreError(f"{path}: no results here (*{SUFFIX}); `tcbench run` makes some")
+            raise StoreError(f"{path}: no results here (*{SUFFIX}); measure some with `tcbench run`")
         return files
     if not path.exists():
         raise StoreError(f"{path}: no such file or folder; expected results of `tcbench run`")

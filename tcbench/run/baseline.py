@@ -43,7 +43,7 @@ def keep(name: str, results: Iterable[Record], out: Path, *, replace: bool = Fal
     path = _path(name, out)
     records = store.current(results)
     if not records:
-        raise StoreError(f"baseline '{name}': no records to keep; `tcbench run` makes some")
+        raise StoreError(f"baseline '{name}': no records to keep; measure some with `tcbench run`")
     exists = f"baseline '{name}': {path} already exists; --force replaces it"
     if path.exists() and not replace:
         raise StoreError(exists)

@@ -54,9 +54,9 @@ def newest(out: Path, tell: Callable[[str], None], *, announce: bool = False) ->
                 tell(f"the newest run: {path}")
             return path
     if not paths:
-        raise SelectionError(f"no results in {out}/; `tcbench run` makes some, or name a file")
+        raise SelectionError(f"no results in {out}/; measure some with `tcbench run`, or name a file")
     raise SelectionError(
-        f"no run of your own in {out}/; `tcbench run` makes one, or name an existing file, such as {paths[0]}"
+        f"no run of your own in {out}/; measure one with `tcbench run`, or name an existing file, such as {paths[0]}"
     )
 
 
@@ -74,7 +74,7 @@ def local_runs(out: Path) -> tuple[list[Path], int]:
     local_paths = [path for path in paths if path.parent.name in machines and not tracked(path)]
     if not local_paths:
         remedy = f"; `tcbench history {out}` shows the others" if paths else ", or name a file"
-        raise SelectionError(f"no results of this machine in {out}/; `tcbench run` makes some{remedy}")
+        raise SelectionError(f"no results of this machine in {out}/; measure some with `tcbench run`{remedy}")
     return local_paths, len(paths) - len(local_paths)
 
 
@@ -115,7 +115,7 @@ def newest_timeline(out: Path, tell: Callable[[str], None]) -> Path:
         if not tracked(path):
             tell(f"the newest profile: {path}")
             return path
-    raise SelectionError(f"no profile of your own in {out}/; `tcbench profile fp32` makes one, or name a file")
+    raise SelectionError(f"no profile of your own in {out}/; record one with `tcbench profile fp32`, or name a file")
 
 
 def _age(path: Path) -> tuple[str, int]:
@@ -163,7 +163,7 @@ def read_files(paths: Sequence[Path], tell: Callable[[str], None]) -> Results:
     content = store.read(paths)
     if not content.records:
         why = content.notes[0] if content.notes else f"{', '.join(map(str, paths))}: contains no records"
-        raise StoreError(f"{why}; `tcbench run` makes some")
+        raise StoreError(f"{why}; measure some with `tcbench run`")
     for note in content.notes:
         tell(f"note: {note}")
     return Results(store.current(content.records), content.notes, tuple(paths))

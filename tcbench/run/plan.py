@@ -165,7 +165,7 @@ def _base_and_best(scenario: Scenario, configs: tuple[Config, ...], device: Devi
     ]
     if not tops:
         raise SelectionError(
-            f"--quick compares {configs[0].name} with the top of a ladder, but {scenario.name} has none here"
+            f"--quick measures two configs, {configs[0].name} and the top of a ladder: select two with --config"
         )
     computed = [top for top in tops if not backend(top.backend).RUNGS.emulated(top.rungs, device.instructions)]
     return configs[0], (computed or tops)[-1]

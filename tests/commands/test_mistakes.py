@@ -144,7 +144,7 @@ MISTAKES = {
     "roofline -o x.gif": "x.gif: expected a file name that ends in",
     "claims good.jsonl --scenario cpus": "scenario 'cpus': unknown; did you mean 'cpu'?",
     "claims good.jsonl --scenario claim.toml": "claim.toml: claim[0].left: unknown config 'fp23'",
-    "history": "no results of this machine in results/; `tcbench run` makes some, or name a file",
+    "history": "no results of this machine in results/; measure some with `tcbench run`, or name a file",
     "history --out kept cpu-20250101-00000": "did you mean 'cpu-20250101-000000'?",
     "history good.jsonl --config fp23": "--config 'fp23': not in these results; did you mean 'fp32'?",
     "history good.jsonl --config x*": "--config 'x*': not in these results; expected one of",
@@ -237,7 +237,7 @@ def test_what_holds_no_results_is_named(folder: Path, words: str) -> None:
     }.items():
         refused(folder, [*words.split(), name], expected)
     if words not in ("history", "compare good.jsonl"):
-        refused(folder, words.split(), "no results in results/; `tcbench run` makes some")
+        refused(folder, words.split(), "no results in results/; measure some with `tcbench run`")
 
 
 @pytest.mark.parametrize("words", ["claims cut.jsonl", "export cut.jsonl", "history cut.jsonl", "report cut.jsonl"])

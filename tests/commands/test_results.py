@@ -53,7 +53,7 @@ def test_what_a_gate_measured_or_git_keeps_is_named_and_not_taken(tmp_path: Path
     done = tcbench(tmp_path, "baseline", "set", "main")
     assert (done.code, done.out) == (2, "")
     assert (
-        "no run of your own in results/; `tcbench run` makes one, or name an existing file, such as results/"
+        "no run of your own in results/; measure one with `tcbench run`, or name an existing file, such as results/"
         in done.err
     )
     assert tcbench(tmp_path, "baseline", "set", "main", "cpu-20261121-035658").code == 0
@@ -65,7 +65,7 @@ def test_what_a_gate_measured_or_git_keeps_is_named_and_not_taken(tmp_path: Path
 def test_timeline_takes_the_newest_profile_that_git_does_not_keep(tmp_path: Path) -> None:
     done = tcbench(tmp_path, "timeline")
     assert (done.code, done.err.count("\n")) == (2, 1)
-    assert "no profile of your own in results/; `tcbench profile fp32` makes one, or name a file" in done.err
+    assert "no profile of your own in results/; record one with `tcbench profile fp32`, or name a file" in done.err
     mine = tmp_path / "results" / "m" / "profile-fp32-bs4-cpu-20261121-035658.json.gz"
     mine.parent.mkdir(parents=True)
     profile = "profile-fp32-bs4-20990101-000000.json.gz"

@@ -21,7 +21,7 @@ from tcbench.commands.timeline.chart import timeline_chart
 from tcbench.core.errors import SelectionError
 
 UNDRAWN = [
-    (lambda: throughput_chart([]), "no results to plot; `tcbench run` makes some"),
+    (lambda: throughput_chart([]), "no results to plot; measure some with `tcbench run`"),
     (lambda: ladder_chart([]), "no results to plot"),
     (lambda: ladder_chart(run(("fp32", "fp16"))), "no ladder in these results"),
     (lambda: machines_chart([]), "no results to plot"),

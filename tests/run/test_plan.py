@@ -56,7 +56,7 @@ def test_quick_is_the_base_and_the_best_at_one_batch_size_three_times(name, devi
 
 
 def test_quick_needs_a_ladder_to_climb(cpu):
-    with pytest.raises(SelectionError, match="--quick compares fp32 with the top of a ladder, but cpu has none here"):
+    with pytest.raises(SelectionError, match="--quick measures two configs, fp32 and the top of a ladder: select"):
         plan.make(cpu, Selection(quick=True, configs=("fp32",)), CPU)
 
 

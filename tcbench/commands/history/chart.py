@@ -52,7 +52,7 @@ def history_chart(history: History) -> Figure:
 
     Raises SelectionError if there is nothing to draw."""
     if not history.cells:
-        raise SelectionError("no results to plot; `tcbench run` makes some")
+        raise SelectionError("no results to plot; measure some with `tcbench run`")
     newest = history.revisions[-MAX_REVISIONS:]
     measured = [cell for cell in history.cells if len(_within(cell, newest)) > 1]
     if not measured:

@@ -105,5 +105,5 @@ def _with_known_work(summaries: Sequence[CellSummary]) -> list[CellSummary]:
         model = f"{measured[0].cell.model} {measured[0].cell.variant}, {measured[0].cell.image_size} px"
         raise SelectionError(f"the layers of {model} are unknown; `tcbench list` shows known models")
     if not usable:
-        raise SelectionError("no measured cell to show here; `tcbench run` makes some")
+        raise SelectionError("no measured cell to show here; measure some with `tcbench run`")
     return usable

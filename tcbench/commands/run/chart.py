@@ -117,7 +117,7 @@ def machines_chart(summaries: Sequence[CellSummary], configs: Sequence[str] = (B
         if groups:
             panels.append(("the best config of each" if config == BEST else config_name(config), groups))
     if not panels:
-        raise SelectionError(f"no results of {', '.join(configs)} to plot; `tcbench run` makes some")
+        raise SelectionError(f"no results of {', '.join(configs)} to plot; measure some with `tcbench run`")
     settings_by_winners = grouped(
         ("; ".join(f"{config} at {', '.join(map(str, sizes))}" for config, sizes in configs.items()), names[setting])
         for setting, configs in winners.items()
@@ -174,7 +174,7 @@ def slide_chart(summaries: Sequence[CellSummary], slide: int) -> Figure:
     stages = [by_rungs.get(frozenset(config.split("+")), config) for config in slide_configs]
     slide_settings = {s.setting for s in summaries if s.cell.config in stages}
     if not slide_settings:
-        raise SelectionError(f"--slide {slide}: no results of {', '.join(stages)}; `tcbench run` makes some")
+        raise SelectionError(f"--slide {slide}: no results of {', '.join(stages)}; measure some with `tcbench run`")
     settings = by_setting([s for s in summaries if s.setting in slide_settings])
     winners: dict[str, list[int]] = {}
     not_run: list[str] = []

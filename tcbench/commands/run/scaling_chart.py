@@ -52,7 +52,7 @@ def scaling_chart(curves: Sequence[Curve], *, title: str = "Scaling over ranks")
     """
     if not curves:
         raise SelectionError(
-            "no cell with several ranks in these results; `tcbench run scaling --ranks 1,2` makes some"
+            "no cell with several ranks in these results; measure some with `tcbench run scaling --ranks 1,2`"
         )
     rows = grouped(((curve.setting, curve.kind, curve.images), curve) for curve in curves if curve.base is not None)
     if not rows:

@@ -44,7 +44,7 @@ class Provenance:
 def by_setting(summaries: Sequence[CellSummary]) -> dict[Setting, list[CellSummary]]:
     """Group summaries by setting. Raises SelectionError if there are none."""
     if not summaries:
-        raise SelectionError("no results to plot; `tcbench run` makes some")
+        raise SelectionError("no results to plot; measure some with `tcbench run`")
     return grouped((summary.setting, summary) for summary in summaries)
 
 

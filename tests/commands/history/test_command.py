@@ -91,5 +91,5 @@ def test_only_what_this_machine_measured_is_shown_unless_a_path_names_more(tmp_p
     shutil.rmtree(project / "results/amd-epyc-2cpu")
     done = tcbench(project, "history")
     assert (done.code, done.err.count("\n")) == (2, 1)
-    message = "no results of this machine in results/; `tcbench run` makes some; `tcbench history results` shows"
+    message = "no results of this machine in results/; measure some with `tcbench run`; `tcbench history results` shows"
     assert message in done.err
