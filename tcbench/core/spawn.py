@@ -35,18 +35,13 @@ class _SafeContext(multiprocessing.context.SpawnContext):
     Process = _SafeProcess
 
 
-def context() -> multiprocessing.context.SpawnContext:
-    """Return a multiprocessing context for spawned processes. Neither they nor multiprocessing's resource tracker
-    import modules from the current folder (as with `python -P`)."""
-    with variables.changed(PYTHONSAFEPATH="1"):
-        resource_tracker.ensure_running()
-    return _SafeContext()
-
-
 def pool(processes: int, environment: Mapping[str, str] = _UNCHANGED) -> ProcessPoolExecutor:
     """Return a pool of spawned processes with these additional environment variables. They ignore Ctrl-C, which this
-    process handles, and exit when this process ends, even by SIGKILL."""
-    return ProcessPoolExecutor(processes, context(), _prepare, (dict(environment),))
+    process handles, and exit when this process ends, even by SIGKILL. Neither they nor multiprocessing's resource
+    tracker import modules from the current folder (as with `python -P`)."""
+    with variables.changed(PYTHONSAFEPATH="1"):
+        resource_tracker.ensure_running()
+    return ProcessPoolExecutor(processes, _SafeContext(), _prepare, (dict(environment),))
 
 
 class Died:

@@ -5,17 +5,16 @@ A cell is traced by running the training program on an accelerator that only cou
 
 import collections
 import functools
-import hashlib
 import importlib.metadata
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import msgspec
 
-import tcbench
+import tcbench.core
+import tcbench.engine
 from tcbench.core import cache, spawn
 from tcbench.core.cache import Cache, Entry, Key
 from tcbench.core.errors import TcbenchError
@@ -117,21 +116,10 @@ def _trace_anew(
         yield cell, answer
 
 
-@functools.cache
-def program(more_packages: tuple[str, ...] = ()) -> str:
-    """Return a digest of the traced program: tcbench's sources, those of `more_packages`, and the version of the
-    framework."""
-    digest = hashlib.sha256()
-    package = Path(tcbench.__file__).parent
-    for path in sorted(path for part in (*TRACED, *more_packages) for path in (package / part).rglob("*.py")):
-        digest.update(f"{path.relative_to(package)}\0".encode())
-        digest.update(path.read_bytes())
-    digest.update(f"chainer {importlib.metadata.version('chainer')}".encode())
-    return digest.hexdigest()[:32]
-
-
-TRACED = ("core", *(f"engine/{part}" for part in ("accelerators", "backends", "models", "work")))
-"""The packages that run during a trace."""
+def program() -> str:
+    """Return a digest of the traced program: tcbench's sources and the version of the framework."""
+    sources = map(cache.source_digest, (tcbench.core, tcbench.engine))
+    return f"{' '.join(sources)} chainer {importlib.metadata.version('chainer')}"
 
 
 def _to_entry(demand: Demand) -> Entry:

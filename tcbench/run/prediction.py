@@ -37,8 +37,6 @@ _LOG = logging.getLogger(__name__)
 
 TIMES = "step-times-v1"
 """The version of the form of cached parts."""
-_REHEARSES = ("engine/feeds", "engine/measure")
-"""Packages that run during a rehearsal, in addition to those of a trace."""
 PREPARING_S = 40e-6
 """Host time to prepare a launch that the program sets up anew, without the driver's part: measured as 35 to 50
 microseconds on a Xeon of 2023. Only ratios of it are used."""
@@ -136,7 +134,7 @@ def _key(cell: Cell) -> Key:
         "processor": machine.processor(),
         "library": kind_of(device.name).library() or "",
         "packages": _versions(cell.backend),
-        "program": program(_REHEARSES),
+        "program": program(),
     }
 
 

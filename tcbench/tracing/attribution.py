@@ -8,8 +8,8 @@
 """
 
 import bisect
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import TypeVar
 
 from tcbench.core.record import Record
@@ -22,28 +22,16 @@ REPLAY = "replay"
 """The phase of a captured graph's work if its phase is unknown."""
 
 
-@dataclass(frozen=True)
-class InputWork:
-    """A time span in which a thread of the input worked, in nanoseconds of the recording's clock."""
-
-    name: str
-    row: int
-    begin_ns: int
-    end_ns: int
-
-
-def assemble(
-    title: Title, recording: Recording, source: TimelineSource, io: Iterable[InputWork] = (), host_speed: float = 1.0
-) -> Timeline:
-    """Return the timeline of a recording. Time 0 is the begin of the first span. The work `io` of the input's threads
-    before the first step and after the last is left out. All times are divided by `host_speed` (see
+def assemble(title: Title, recording: Recording, source: TimelineSource, host_speed: float = 1.0) -> Timeline:
+    """Return the timeline of a recording. Time 0 is the begin of the first span. The work of the input's threads before
+    the first step and after the last is left out. All times are divided by `host_speed` (see
     `tcbench.engine.measure.loop.at_host_speed`)."""
     steps = [span for span in recording.spans if span.kind == "step"]
     activities = [activity for activity in recording.activities if activity.kind != "input"]
-    io = [*io, *(InputWork(a.name, 0, a.begin_ns, a.end_ns) for a in recording.activities if a.kind == "input")]
     first, last = min((s.begin_ns for s in steps), default=0), max((s.end_ns for s in steps), default=0)
+    io = [activity for activity in recording.activities if activity.kind == "input"]
     io = [work for work in io if not steps or (work.end_ns > first and work.begin_ns < last)]
-    begins = [*(s.begin_ns for s in recording.spans), *(w.begin_ns for w in io), *(a.begin_ns for a in activities)]
+    begins = [*(s.begin_ns for s in recording.spans), *(a.begin_ns for a in (*io, *activities))]
     origin = min(begins, default=0)
 
     def seconds(time_ns: int) -> float:
@@ -52,7 +40,7 @@ def assemble(
     spans = [
         Span(seconds(s.begin_ns), seconds(s.end_ns), "host", s.kind, s.name, s.step, s.phase) for s in recording.spans
     ]
-    spans += [Span(seconds(w.begin_ns), seconds(w.end_ns), "io", "work", w.name, row=w.row) for w in io]
+    spans += [Span(seconds(w.begin_ns), seconds(w.end_ns), "io", "work", w.name, row=w.stream) for w in io]
     owners, calls = _owners(recording.spans), {call.correlation: call for call in recording.calls}
     launches = ((activity.stream, calls.get(activity.correlation)) for activity in recording.activities)
     step_streams = {  # the streams to which the thread of the steps launches within phases

@@ -15,7 +15,7 @@ import statistics
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -25,8 +25,8 @@ from tcbench.core import process
 from tcbench.core.errors import TraceError
 from tcbench.core.process import CommandAnswer
 from tcbench.core.recording import Activity, ActivityKind, ApiCall, HostSpan, Recording, Title, copy_name
-from tcbench.core.timeline import Timeline, TimelineSource
-from tcbench.tracing.attribution import InputWork, assemble
+from tcbench.core.timeline import Timeline
+from tcbench.tracing.attribution import assemble
 
 _Timed = TypeVar("_Timed", HostSpan, ApiCall, Activity)
 
@@ -110,12 +110,12 @@ def _call(words: Sequence[str]) -> CommandAnswer:
 
 def read(path: Path) -> tuple[Timeline, ...]:
     """Return a timeline for each process that has tcbench's ranges. Raises TraceError."""
-    return tuple(assemble(title, recording, "nsys", io) for title, recording, io in recordings(path))
+    return tuple(assemble(title, recording, "nsys") for title, recording in recordings(path))
 
 
-def recordings(path: Path) -> tuple[tuple[Title, Recording, tuple[InputWork, ...]], ...]:
-    """Return, for each process with tcbench's ranges in the order of their begin: the cell's title, the recording of
-    its steps and GPU activities, and the work in the input's own ranges. Times are the report's. Raises TraceError."""
+def recordings(path: Path) -> tuple[tuple[Title, Recording], ...]:
+    """Return, for each process with tcbench's ranges in the order of their begin: the cell's title, and the
+    recording of its steps, its GPU activities and the input's own ranges. Times are the report's. Raises TraceError."""
     try:
         # The URI is quoted, because '#' and '?' in a file's name would have a meaning for SQLite.
         with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro&immutable=1", uri=True)) as connection:
@@ -145,12 +145,10 @@ class _Range:
     payload: int | None
 
 
-def merge_recordings(
-    report: Recording, worker: Recording, input_reported: Sequence[InputWork], input_sampled: Sequence[InputWork]
-) -> tuple[Recording, TimelineSource, Sequence[InputWork]]:
-    """Return the part of a report's recording that covers the steps in the worker's recording, with the worker's clock,
-    and the input's work as reported or, if nothing is reported, as sampled. The clocks are aligned by the begins of the
-    steps in both. Raises TraceError if the report has none of the steps."""
+def merge_recordings(report: Recording, worker: Recording) -> Recording:
+    """Return the part of a report's recording that covers the steps in the worker's recording, with the worker's clock.
+    The input's work is the reported one or, if nothing is reported, the worker's. The clocks are aligned by the begins
+    of the steps in both. Raises TraceError if the report has none of the steps."""
     begins = {span.step: span.begin_ns for span in worker.spans if span.kind == "step"}
     offsets = [begins[s.step] - s.begin_ns for s in report.spans if s.kind == "step" and s.step in begins]
     if not offsets:
@@ -162,16 +160,16 @@ def merge_recordings(
         for span in spans:
             yield msgspec.structs.replace(span, begin_ns=span.begin_ns + offset_ns, end_ns=span.end_ns + offset_ns)
 
-    work = [replace(w, begin_ns=w.begin_ns + offset_ns, end_ns=w.end_ns + offset_ns) for w in input_reported]
-    recording = Recording(
+    reports_input = any(activity.kind == "input" for activity in report.activities)
+    activities = (*shifted(report.activities), *(() if reports_input else worker.activities))
+    return Recording(
         thread=report.thread,
         phases=worker.phases,
         spans=tuple(span for span in shifted(report.spans) if span.step in begins),
         # Without the GPU's remaining work on earlier steps.
         calls=tuple(call for call in shifted(report.calls) if call.begin_ns >= first_ns),
-        activities=tuple(activity for activity in shifted(report.activities) if activity.end_ns >= first_ns),
+        activities=tuple(activity for activity in activities if activity.end_ns >= first_ns),
     )
-    return recording, "nsys", work or input_sampled
 
 
 _STEPS_PER_SIGNAL = 100_000
@@ -229,7 +227,7 @@ class _Report:
         numbered = [(int(match[1] or 1), table) for table, match in versions.items() if match]
         return max(((n, table) for n, table in numbered if columns[table] >= _COLUMNS[name]), default=(0, None))[1]
 
-    def recordings(self, name: str) -> tuple[tuple[Title, Recording, tuple[InputWork, ...]], ...]:
+    def recordings(self, name: str) -> tuple[tuple[Title, Recording], ...]:
         """Return the recordings of all processes. `name` is the title of a process that does not name its cell."""
         events = list(self._rows("NVTX_EVENTS"))
         domains = {
@@ -250,15 +248,11 @@ class _Report:
                     input_ranges[process].append(range_)
         processes = sorted(ranges, key=lambda process: ranges[process][0].begin_ns)
         return tuple(
-            (
-                titles.get(process, _nameless(name)),
-                self._recording(process, ranges[process]),
-                _input_work(r for r in input_ranges.get(process, ()) if r.thread != ranges[process][0].thread),
-            )
+            (titles.get(process, _nameless(name)), self._recording(process, ranges[process], input_ranges[process]))
             for process in processes
         )
 
-    def _recording(self, process: int, ranges: list[_Range]) -> Recording:
+    def _recording(self, process: int, ranges: list[_Range], input_ranges: list[_Range]) -> Recording:
         """Return a process's recording. Raises _UnknownSchema if kernels or copies must be in an unknown table."""
         spans = tuple(_nested(ranges))
         steps = {span.phase: None for span in spans if span.kind == "phase"}
@@ -274,7 +268,7 @@ class _Report:
             phases=tuple(name for name in steps if name is not None),
             spans=spans,
             calls=calls,
-            activities=activities,
+            activities=(*activities, *_input_work(r for r in input_ranges if r.thread != ranges[0].thread)),
         )
 
     def _calls(self, process: int) -> Iterator[ApiCall]:
@@ -385,7 +379,7 @@ def _nested(ranges: Iterable[_Range]) -> Iterator[HostSpan]:
         open_ranges.append(range_)
 
 
-def _input_work(ranges: Iterable[_Range]) -> tuple[InputWork, ...]:
+def _input_work(ranges: Iterable[_Range]) -> tuple[Activity, ...]:
     """Return the outermost ranges of each input thread."""
     rows: dict[int, int] = {}
     ends: dict[int, int] = {}
@@ -394,5 +388,5 @@ def _input_work(ranges: Iterable[_Range]) -> tuple[InputWork, ...]:
         if range_.begin_ns >= ends.get(range_.thread, range_.begin_ns):
             ends[range_.thread] = range_.end_ns
             row = rows.setdefault(range_.thread, len(rows))
-            work.append(InputWork(range_.text, row, range_.begin_ns, range_.end_ns))
+            work.append(Activity("input", range_.text, row, 0, range_.begin_ns, range_.end_ns))
     return tuple(work)

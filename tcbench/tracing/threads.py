@@ -19,7 +19,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Self
 
-from tcbench.tracing.attribution import InputWork
+from tcbench.core.recording import Activity
 
 INTERVAL_S = 0.002
 """The time between two samples. Reading ten threads takes about 0.05 ms, on another core than the worker's."""
@@ -63,7 +63,7 @@ class ThreadSampler:
             self._thread.join()
 
     @property
-    def work(self) -> tuple[InputWork, ...]:
+    def work(self) -> tuple[Activity, ...]:
         """The working times of the threads."""
         return input_work(self._samples, self._names)
 
@@ -105,7 +105,7 @@ class ThreadSampler:
         return time.perf_counter_ns(), on_cpu_ns
 
 
-def input_work(samples: Iterable[Sample], names: Mapping[int, str]) -> tuple[InputWork, ...]:
+def input_work(samples: Iterable[Sample], names: Mapping[int, str]) -> tuple[Activity, ...]:
     """Convert samples to spans, sorted by their begin. Rows are the threads in the order of their ids."""
     rows = {tid: row for row, tid in enumerate(sorted(names))}
     spans: dict[int, list[tuple[int, int]]] = {tid: [] for tid in rows}
@@ -116,8 +116,8 @@ def input_work(samples: Iterable[Sample], names: Mapping[int, str]) -> tuple[Inp
             before[tid] = total_ns
             if worked_ns > 0:
                 _add(spans[tid], now_ns - worked_ns, now_ns)
-    work = [InputWork(names[tid], rows[tid], *piece) for tid, pieces in spans.items() for piece in pieces]
-    return tuple(sorted(work, key=lambda w: (w.begin_ns, w.row)))
+    work = [Activity("input", names[tid], rows[tid], 0, *piece) for tid, pieces in spans.items() for piece in pieces]
+    return tuple(sorted(work, key=lambda w: (w.begin_ns, w.stream)))
 
 
 def _add(spans: list[tuple[int, int]], begin_ns: int, end_ns: int) -> None:

@@ -3,7 +3,7 @@ import pytest
 from recordings import MAIN, STEP, TITLE, host, recording
 
 from tcbench.core.recording import Activity, ApiCall, HostSpan
-from tcbench.tracing.attribution import InputWork, assemble
+from tcbench.tracing.attribution import assemble
 
 
 def gpu(timeline):
@@ -54,8 +54,9 @@ def test_nodes_of_a_graph_belong_to_the_phase_they_were_captured_in_else_to_the_
 
 
 def test_the_inputs_work_outside_the_steps_is_left_out_and_zero_is_the_first_begin():
-    work = [InputWork("[DALI]", 0, -500, -100), InputWork("[DALI]", 1, -100, 50), InputWork("[DALI]", 0, 2100, 2200)]
-    timeline = assemble(TITLE, recording(), "ranges", work)
+    times = ((0, -500, -100), (1, -100, 50), (0, 2100, 2200))
+    work = [Activity("input", "[DALI]", thread, 0, *begin_and_end) for thread, *begin_and_end in times]
+    timeline = assemble(TITLE, recording(activities=tuple(work)), "ranges")
     (span,) = timeline.spans_in("io")
     assert (span.row, span.begin_s) == (1, 0.0)
     assert timeline.steps[0].begin_s == pytest.approx(100e-9)
@@ -64,7 +65,7 @@ def test_the_inputs_work_outside_the_steps_is_left_out_and_zero_is_the_first_beg
 
 def test_the_threads_of_a_modelled_input_stand_beside_the_host_and_not_on_the_gpu():
     recorded = recording()
-    decoding = [Activity("input", "decoding", STEP, 90 + i, begin, begin + 400) for i, begin in enumerate((-500, 300))]
+    decoding = [Activity("input", "decoding", 0, 90 + i, begin, begin + 400) for i, begin in enumerate((-500, 300))]
     timeline = assemble(
         TITLE, msgspec.structs.replace(recorded, activities=(*recorded.activities, *decoding)), "simulated"
     )

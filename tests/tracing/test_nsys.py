@@ -196,14 +196,13 @@ def test_the_steps_of_the_workers_own_recording_are_kept_in_its_time(tmp_path):
     report = Report(tmp_path / "r.sqlite", old=False)
     for number in range(4):
         report.step(number, 1000 * (number + 1))
-    ((_, seen, _),) = nsys.recordings(report.close())
+    ((_, seen),) = nsys.recordings(report.close())
     own_steps = tuple(HostSpan("step", "step", n, None, 50_000 + n * 1000, 51_000 + n * 1000) for n in (2, 3))
     worker_recording = Recording(thread=1, phases=("io", "forward"), spans=own_steps)
-    recording, source, _ = nsys.merge_recordings(seen, worker_recording, (), ())
-    assert source == "nsys"
+    recording = nsys.merge_recordings(seen, worker_recording)
     assert [(s.step, s.begin_ns) for s in recording.spans if s.kind == "step"] == [(2, 52_000), (3, 53_000)]
     with pytest.raises(TraceError, match="none of the profiled steps"):
-        nsys.merge_recordings(seen, Recording(thread=1, phases=(), spans=()), (), ())
+        nsys.merge_recordings(seen, Recording(thread=1, phases=(), spans=()))
 
 
 def test_on_a_gpu_only_the_marked_steps_are_recorded_and_the_worker_goes_on():

@@ -2,6 +2,7 @@ import gzip
 import itertools
 import json
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -9,11 +10,14 @@ from recordings import TITLE, recording
 
 from tcbench import tracing
 from tcbench.core.errors import TraceError
+from tcbench.core.recording import Activity
 from tcbench.core.timeline import Span, Timeline
 from tcbench.tracing import perfetto
-from tcbench.tracing.attribution import InputWork, assemble
+from tcbench.tracing.attribution import assemble
 
-TIMELINE = assemble(TITLE, recording(), "cupti", [InputWork("[DALI] TP0", 0, 100, 300)])
+RECORDING = recording()
+INPUT = Activity("input", "[DALI] TP0", 0, 0, 100, 300)
+TIMELINE = assemble(TITLE, msgspec.structs.replace(RECORDING, activities=(*RECORDING.activities, INPUT)), "cupti")
 
 times = st.floats(0, 1e4, allow_nan=False)
 spans = st.builds(

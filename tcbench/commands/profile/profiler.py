@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from tcbench.commands.profile import host
 from tcbench.core import files, recording
 from tcbench.core.errors import SelectionError, TraceError
@@ -16,6 +18,7 @@ from tcbench.core.keeper import PARENT_PID
 from tcbench.core.messages import Building, Message, ProfileRequest, Stepped
 from tcbench.core.process import GRACE_S
 from tcbench.core.record import Cell, Record
+from tcbench.core.recording import Activity
 from tcbench.core.timeline import Timeline
 from tcbench.engine.api import kind_of
 from tcbench.run.launcher import Launcher
@@ -23,7 +26,7 @@ from tcbench.run.plan import PlannedCell
 from tcbench.run.runner import Listener, Runner
 from tcbench.run.worker_launch import Launch
 from tcbench.tracing import nsys
-from tcbench.tracing.attribution import InputWork, assemble, title_of
+from tcbench.tracing.attribution import assemble, title_of
 from tcbench.tracing.nsys import Nsys
 from tcbench.tracing.threads import ThreadSampler
 
@@ -142,35 +145,36 @@ class ProfiledTrial:
         words = [*tool.command(folder / "report", session, traced), "env", "-u", PARENT_PID]
         return lambda pipe: [*words, *launch.command(pipe)]
 
-    def _read(self, record: Record, folder: Path, work: Sequence[InputWork]) -> Profile:
+    def _read(self, record: Record, folder: Path, work: Sequence[Activity]) -> Profile:
         """Read the recordings of all ranks, or the report of Nsight Systems."""
         path, ranks = folder / "recording.json", record.cell.ranks
         names = [path] if ranks == 1 else [path.with_name(f"{path.name}.rank{rank}") for rank in range(ranks)]
         first, *rest = (recording.decode(name.read_bytes()) for name in names)
+        first = msgspec.structs.replace(first, activities=(*first.activities, *work))
         title = title_of(record)
         notes = [self.recorder.note] if self.recorder.note else []
         if first.dropped:
             notes.append(f"CUPTI lost {first.dropped} records")
         if self.recorder.nsys is None:
             source: Any = self.recorder.inside or "ranges"
-            timelines = [assemble(title, first, source, work, record.cell.host_speed)]
+            timelines = [assemble(title, first, source, record.cell.host_speed)]
             timelines += [assemble(title_of(record, rank), ranges, source) for rank, ranges in enumerate(rest, start=1)]
             return Profile(record, tuple(timelines), notes=tuple(notes))
         try:
-            timeline, files = self._from_nsys(title, first, work, folder)
+            timeline, files = self._from_nsys(title, first, folder)
         except TraceError as error:
-            return Profile(record, (assemble(title, first, "ranges", work),), notes=(*notes, f"{error}; only ranges"))
+            return Profile(record, (assemble(title, first, "ranges"),), notes=(*notes, f"{error}; only ranges"))
         return Profile(record, (timeline,), files, tuple(notes))
 
-    def _from_nsys(self, title: Any, ranges: Any, work: Any, folder: Path) -> tuple[Timeline, tuple[Path, ...]]:
+    def _from_nsys(self, title: Any, ranges: Any, folder: Path) -> tuple[Timeline, tuple[Path, ...]]:
         """Return the timeline in Nsight Systems' report, and the report's copy beside the trace."""
         report = nsys.report_of(folder / "report")
         if report is None:
             raise TraceError("Nsight Systems left no report")
         database = folder / "report.sqlite"
         nsys.to_sqlite(report, database)
-        _, activities, input_work = nsys.recordings(database)[0]
-        timeline = assemble(title, *nsys.merge_recordings(activities, ranges, input_work, work))
+        _, reported = nsys.recordings(database)[0]
+        timeline = assemble(title, nsys.merge_recordings(reported, ranges), "nsys")
         imported = nsys.report_of(folder / "report") or report
         copy = self.stem.with_name(self.stem.name + imported.suffix)
         with imported.open("rb") as source, files.replacing(copy, self.remedy) as target:

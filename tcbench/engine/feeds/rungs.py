@@ -3,6 +3,9 @@
 from tcbench.core.packages import Package
 from tcbench.engine.rung import Parity, Requires, Rung
 
+INPUT_PACKAGES = ("Pillow", "nvidia-dali-cuda120", "nvidia-dali-cuda130", "opencv-python-headless", "nvtx")
+"""Distributions of the input and of the profiler's ranges, which every backend records."""
+
 
 class DaliInput(Rung):
     """Input decoded, augmented and prefetched by NVIDIA DALI."""

@@ -22,10 +22,10 @@ import msgspec
 from tcbench.core import messages, recording
 from tcbench.core.errors import ScenarioError, TcbenchError
 from tcbench.core.messages import SEND, Building, Finished, Message, ProfileRequest
-from tcbench.core.record import Cell, Environment, Measurement, RankPart
+from tcbench.core.record import DEFAULT_BACKEND, Cell, Environment, Measurement, RankPart
 from tcbench.core.recording import Title
 from tcbench.engine import affinity
-from tcbench.engine.accelerators.device import kind_of
+from tcbench.engine.accelerators.device import find_device, kind_of
 from tcbench.engine.measure.pipe import in_turns, serve
 from tcbench.engine.session import Phase, Session
 from tcbench.hardware import machine
@@ -235,12 +235,10 @@ def describe(cell: Cell) -> Environment:
     """Return the facts about this machine and its libraries, as this process sees them."""
     git = threading.Thread(target=machine.commit)  # runs git during the imports; the answer is cached
     git.start()
-    from tcbench.core.record import DEFAULT_BACKEND
-    from tcbench.engine.accelerators import device
     from tcbench.engine.backends import backend
 
     cell_backend = backend(cell.backend)
-    target = device.find_device(cell.device, dict.fromkeys(cell_backend.DEVICES))
+    target = find_device(cell.device, dict.fromkeys(cell_backend.DEVICES))
     kind = kind_of(cell.device)
     emulated = cell_backend.RUNGS.emulated(cell.rungs, target.instructions)
     facts: dict[str, Any] = {"machine": target.machine, "device_name": target.title, "blas": _blas()}

@@ -4,7 +4,6 @@ from pathlib import Path
 import pytest
 from factories import make_cell
 
-import tcbench
 from tcbench.commands.forecast import forecast as forecasts
 from tcbench.commands.forecast.forecast import CellForecast, WorkForecast
 from tcbench.core import spawn
@@ -183,11 +182,6 @@ def test_a_trace_is_made_anew_when_asked_for_or_when_the_program_changed(stand, 
     monkeypatch.setattr(demands, "program", lambda: "another")
     forecast_of(H200, tmp_path, configs=("fp16",))
     assert calls == ["fp16"] * 3
-
-
-def test_the_program_of_a_trace_is_looked_for_where_it_is():
-    package = Path(tcbench.__file__).parent
-    assert [part for part in demands.TRACED if not [*(package / part).rglob("*.py")]] == []
 
 
 def test_a_trace_serves_gpus_of_its_compute_capability_only(stand, tmp_path):

@@ -206,7 +206,7 @@ def test_memory_that_is_spent_on_a_gpu_is_an_answer(monkeypatch, capsys, error, 
 def test_a_cell_on_a_gpu_says_which(monkeypatch):
     monkeypatch.setattr(driver, "gpus", lambda: Gpus((GPU,), (13, 0)))
     target = device.Device("cuda:0", GPU.name, GPU.memory_bytes, (7, 0))
-    monkeypatch.setattr(device, "find_device", lambda name, kinds: target)
+    monkeypatch.setattr(worker, "find_device", lambda name, kinds: target)
     gpu = worker.describe(factories.make_cell(device="cuda:0")).gpu
     assert (gpu.name, gpu.multiprocessors, gpu.driver_cuda) == (GPU.name, 80, "13.0")
 

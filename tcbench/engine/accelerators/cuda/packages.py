@@ -6,7 +6,6 @@ Also chooses the extra of pyproject.toml that suits a GPU and its driver. Only p
 import importlib
 import sys
 from collections.abc import Callable
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 
 from tcbench.core import spawn
@@ -245,7 +244,7 @@ def trouble(part: Part) -> str | None:
 
 def _compile() -> None:
     """Compile a kernel in a fresh process, as a trial does: this process may already have loaded what a trial lacks."""
-    with ProcessPoolExecutor(1, spawn.context()) as pool:
+    with spawn.pool(1) as pool:
         pool.submit(_compile_here).result()
 
 

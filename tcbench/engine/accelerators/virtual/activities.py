@@ -56,7 +56,7 @@ class VirtualActivities:
 
     def decoding(self, begin_ns: int, end_ns: int) -> None:
         """Record that threads of the modelled input decoded a batch between these times."""
-        self._activities.append(Activity("input", "decoding", _STREAM, self._correlation(), begin_ns, end_ns))
+        self._activities.append(Activity("input", "decoding", 0, self._correlation(), begin_ns, end_ns))
 
     def wait(self, call: str, begin_ns: int, end_ns: int) -> None:
         self._calls.append(ApiCall(call, threading.get_native_id(), self._correlation(), begin_ns, end_ns))

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from tcbench.core.record import Cell
 from tcbench.engine.accelerators.device import OpenDevice, device_kinds
 from tcbench.engine.backends.chainer.rungs import RUNGS as RUNGS
+from tcbench.engine.feeds.rungs import INPUT_PACKAGES
 from tcbench.engine.session import Session
 
 if TYPE_CHECKING:
@@ -16,14 +17,7 @@ if TYPE_CHECKING:
 
 DEVICES = {name: kind.packages for name, kind in device_kinds().items()}
 PACKAGES = (
-    "chainer",
-    "numpy",
-    "scipy",
-    "Pillow",
-    "nvidia-dali-cuda120",
-    "nvidia-dali-cuda130",
-    "opencv-python-headless",
-    "nvtx",
+    *("chainer", "numpy", "scipy", *INPUT_PACKAGES),
     *(name for kind in device_kinds().values() for name in kind.distributions),
 )
 

@@ -8,24 +8,14 @@ from tcbench.core.packages import Package
 from tcbench.core.record import Cell
 from tcbench.engine.accelerators.device import OpenDevice
 from tcbench.engine.backends.torch.rungs import RUNGS as RUNGS
+from tcbench.engine.feeds.rungs import INPUT_PACKAGES
 from tcbench.engine.session import Session
 
 DEVICES = {
     "cpu": (Package("torch", "uv pip install torch --torch-backend=cpu"),),
     "cuda": (Package("torch", "uv sync --extra cuda13 --extra torch"),),
 }
-PACKAGES = (
-    "torch",
-    "numpy",
-    "Pillow",
-    "nvidia-dali-cuda120",
-    "nvidia-dali-cuda130",
-    "opencv-python-headless",
-    "nvtx",
-    "nvidia-cudnn-cu12",
-    "nvidia-cudnn-cu13",
-    "triton",
-)
+PACKAGES = ("torch", "numpy", *INPUT_PACKAGES, "nvidia-cudnn-cu12", "nvidia-cudnn-cu13", "triton")
 
 
 def open_session(cell: Cell) -> Session:
