@@ -127,7 +127,7 @@ MISTAKES = {
     "numerics --ranks 4000": "--bs 128000: the test set has fewer images than one batch",
     "numerics nowhere": "scenario 'nowhere': unknown",
     # What results show
-    "plot half.jsonl": "half.jsonl: the last line is cut off and was left out; 0 records read; `tcbench run`",
+    "plot half.jsonl": "half.jsonl: the last line is cut off and was left out; 0 records read; measure some",
     "plot quick.toml": "quick.toml:2: not JSON",
     "plot good.jsonl --kind pie": "'--kind': 'pie' is not one of 'throughput', 'ladder'",
     "plot good.jsonl --by machine --kind ladder": "--by machine draws throughput",
