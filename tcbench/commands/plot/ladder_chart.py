@@ -89,7 +89,7 @@ class _LadderBlock:
         """A label per row: the base's name, then the rungs that each config adds, then the total."""
         configs = [step.config.split("+") for step in self.climbs[0].steps]
         added = [[r for r in config if r not in below] for below, config in itertools.pairwise(configs)]
-        return [*map(config_name, ("+".join(configs[0]), *("+" + "+".join(rungs) for rungs in added), "in all"))]
+        return [*map(config_name, ("+".join(configs[0]), *("+" + "+".join(rungs) for rungs in added), "total"))]
 
 
 def _row_title(ladder: str, setting: str) -> str:

@@ -113,8 +113,8 @@ def _settings(records: Sequence[Record], settings: Settings) -> Iterable[tuple[s
     ]
     yield "training", list_unique([*(f"seed {cell.seed}" for cell in cells if cell.is_own), *trained])
     passes = (
-        f"until the interval is within {m.target:.1%} or {m.max_time_s:g} s are spent, {m.min_timed_steps} counted "
-        f"steps at least, in blocks of {m.block_steps}"
+        f"until the interval is within {m.target:.1%} or {m.max_time_s:g} s are spent, at least {m.min_timed_steps} "
+        f"counted steps, in blocks of {m.block_steps}"
         for m in dict.fromkeys(cell.measure for cell in cells)
     )
     yield "timed pass", list_unique(passes)

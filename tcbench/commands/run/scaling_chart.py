@@ -69,7 +69,7 @@ def scaling_chart(curves: Sequence[Curve], *, title: str = "Scaling over ranks")
     configs = list(dict.fromkeys(curve.config for curve in curves))
     styles = _styles(configs)
     kinds = dict.fromkeys(curve.kind for curve in curves)
-    lines = [drawable("no number: " + "; ".join(lacking))] if lacking else []
+    lines = [drawable("no result: " + "; ".join(lacking))] if lacking else []
     notes = [_how(curves), *more, *lines, small_print(summaries, provenance.common, whiskers=True)]
     unit = rate_unit(summary.cell for summary in summaries)
     page = ChartPage(titled(title, summaries), " · ".join(_SUBTITLES[kind] for kind in kinds), notes)

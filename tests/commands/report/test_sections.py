@@ -79,7 +79,7 @@ def test_many_configs_make_a_chart_that_scrolls():
 def test_a_ladder_ends_in_all():
     [figure] = blocks(reports.results(reports.ladders(5, sizes=(4,))), "rungs", Figure)
     words = drawn(figure)
-    assert {"fp32", "+ dali", "+ batched", "+ nhwc + fused", "+ static_graph", "in all"} <= set(words)
+    assert {"fp32", "+ dali", "+ batched", "+ nhwc + fused", "+ static_graph", "total"} <= set(words)
     assert any(word.endswith(" 1.74×") for word in words)
 
 
