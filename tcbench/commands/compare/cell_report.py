@@ -180,7 +180,7 @@ class CellReport(CellComparison):
             return []
         if self.more_trials is not None:
             trials = f"{counted(self.more_trials, 'more trial')} a side"
-            advice = f"at least {trials} are needed" if self.ratio is None else f"about {trials} would decide"
+            advice = f"measure at least {trials}" if self.ratio is None else f"about {trials} would decide"
         elif self.ratio is None:
             advice = "measure both sides again"
         else:

@@ -22,9 +22,9 @@ def export(
     format_: Format | None = options.format_option(
         get_args(Format), None, "Default: by the extension of -o, else csv."
     ),
-    output: Path | None = options.output_option("Default: standard output."),
+    output: Path | None = options.output_option("The file to write. Default: standard output."),
     per: Literal["trial", "cell", "step"] | None = options.GENERAL.option(
-        "--per ROW", "trial, cell or step. Default: trial; formats of services have cells only."
+        "--per ROW", "What a row is: trial, cell or step. Default: trial; formats of services have cells only."
     ),
     out: Path = options.RESULTS_FOLDER,
 ) -> None:

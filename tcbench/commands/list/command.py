@@ -7,7 +7,7 @@ from tcbench.show.app import command
 @command("Show scenarios, configs and rungs, or GPUs.", name="list")
 def list_(
     gpus: bool = options.GENERAL.option(
-        "--gpus", "GPUs: Tensor Cores, formats, software that supports them, peak rates."
+        "--gpus", "Show GPUs instead: Tensor Cores, formats, software that supports them, peak rates."
     ),
     details: bool = options.DETAILS,
     format_: options.TableOrJson = options.FORMAT,

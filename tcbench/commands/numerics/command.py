@@ -60,8 +60,8 @@ def numerics(
     chosen: Selection,
     data: Path | None = options.CELLS.option(
         "--data FOLDER",
-        "Train the scenario's model on class folders of JPEGs; one in ten is held out for testing. Default: "
-        "generated images, a small ResNet.",
+        "Train the scenario's model on a folder with one folder of JPEGs per class; one image in ten is "
+        "held out for testing. Default: generated images, a small ResNet.",
         takes="a folder of class folders of JPEGs",
     ),
     bs: int | None = options.CELLS.option(
