@@ -747,8 +747,8 @@ def _parity(cell: Any) -> Any:
         in_scenario=cell.in_scenario,
         to_without=to if cell.rung != "batched" else None,
         to_fp32=to,
-        optimizer=1e-6,
-        optimizer_of="head.w",
+        optimizer_distance=1e-6,
+        optimizer_parameter="head.w",
         reason="it broke" if cell.rung == "batched" else None,
     )
 

@@ -125,7 +125,7 @@ class ClaimTable(msgspec.Struct, frozen=True, kw_only=True):
     at: str = "all"
 
 
-def read(
+def check_claims(
     path: Path,
     tables: Sequence[ClaimTable],
     configs: Iterable[str],
@@ -133,7 +133,9 @@ def read(
     *,
     inherited: bool = False,
 ) -> tuple[Claim, ...]:
-    """Return the claims of a scenario with these configs and batch sizes. Raises ScenarioError with file and key.
+    """Check the [[claim]] tables of a scenario, and return them as claims.
+
+    `configs` and `batch_sizes` are the scenario's. Raises ScenarioError with file (`path`) and key.
 
     `inherited` says that the tables were written for another variant of the scenario. Then claims about configs or
     batch sizes that this variant lacks are left out."""

@@ -197,9 +197,10 @@ class Distance(msgspec.Struct, frozen=True, kw_only=True):
 class ParityRun(msgspec.Struct, frozen=True, kw_only=True):
     """A config's distances to the config without its last rung and to fp32, or the `reason` why there are none.
 
-    `seen` and `seen_without` hold the observed properties of the sessions with and without the rung. `optimizer` is the
-    relative L2 distance of a few updates with fixed gradients from those of SGD with momentum and weight decay in
-    float64, for the parameter `optimizer_of`, where it is largest."""
+    `seen` and `seen_without` are the observed properties of the sessions with and without the rung.
+    `optimizer_distance` is the largest relative L2 distance, over parameters, between a few updates with fixed
+    gradients and those of SGD with momentum and weight decay in float64; `optimizer_parameter` is the parameter with
+    that distance."""
 
     config: str
     rung: str
@@ -210,8 +211,8 @@ class ParityRun(msgspec.Struct, frozen=True, kw_only=True):
     to_fp32: Distance | None = None
     seen: dict[str, str] = {}
     seen_without: dict[str, str] = {}
-    optimizer: float | None = None
-    optimizer_of: str | None = None
+    optimizer_distance: float | None = msgspec.field(default=None, name="optimizer")
+    optimizer_parameter: str | None = msgspec.field(default=None, name="optimizer_of")
     reason: str | None = None
 
 

@@ -221,7 +221,7 @@ def select_cells(
 
 
 def match_configs(patterns: Iterable[str], configs: Sequence[str]) -> list[str]:
-    """Return the configs that match names or globs, in the order of these.
+    """Return the configs that match names or globs, in the order of the patterns.
 
     Raises SelectionError for a pattern without a match.
     """

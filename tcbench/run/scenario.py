@@ -187,7 +187,7 @@ def _checked(path: Path, raw: dict[str, Any], *, inherits_claims: bool = False) 
         cudnn=cudnn,
         ladders=ladders,
         configs=tuple(configs),
-        claims=claims.read(path, file.claim, names, file.measure.batch_sizes, inherited=inherits_claims),
+        claims=claims.check_claims(path, file.claim, names, file.measure.batch_sizes, inherited=inherits_claims),
         base=_base(path, file.base, names),
     )
 

@@ -15,7 +15,7 @@ from tcbench.show.results import newest
 if TYPE_CHECKING:
     from tcbench.core.record import Cell
 
-MOST = 3
+MAX_STEPS = 3
 """The number of commands suggested at once."""
 
 
@@ -32,9 +32,11 @@ class NextStep:
 
 
 def next_lines(steps: Iterable[NextStep], columns: int) -> list[str]:
-    """Return a line for each of the first MOST different steps. A purpose that does not fit is left out."""
+    """Return a line per suggested command: without duplicates, at most `MAX_STEPS`.
+
+    The purpose is left out if the line would have more than `columns` characters."""
     lines = []
-    for step in list(dict.fromkeys(steps))[:MOST]:
+    for step in list(dict.fromkeys(steps))[:MAX_STEPS]:
         line = f"{f'On {step.machine}' if step.machine else 'Next'}: {command_line(*step.words)}"
         full = f"{line}   ({step.purpose})"
         lines.append(full if step.purpose and len(full) <= columns else line)

@@ -388,7 +388,7 @@ def words(chosen: Selection) -> list[str]:
     return words
 
 
-def tune(chosen: Selection) -> None:
+def export_tuning_options(chosen: Selection) -> None:
     """Pass the options for tuning plans to the workers, through environment variables."""
     from tcbench.core import messages
 

@@ -43,7 +43,7 @@ class ThreadSampler:
 
     def __init__(self, pid: int) -> None:
         self._tasks = Path(f"/proc/{pid}/task")
-        self._files: dict[int, int] = {}
+        self._files: dict[int, int] = {}  # thread id -> descriptor of its schedstat file
         self._names: dict[int, str] = {}
         self._samples: list[Sample] = []
         self._stop = threading.Event()

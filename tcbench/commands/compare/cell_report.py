@@ -61,11 +61,11 @@ class CellReport(CellComparison):
         """The sides that have the cell, by name."""
         return {name: side for name, side in (("base", self.base), ("current", self.current)) if side}
 
-    def figure(self, name: str) -> tuple[str, float | None]:
-        """Return a side's figure as text and as a number.
+    def side_figure(self, side_name: str) -> tuple[str, float | None]:
+        """Return the figure of a side ("base" or "current") as text and as a number.
 
-        The text has no unit, except for bytes. A side without a figure has its status as text."""
-        side = self.sides.get(name)
+        The text has no unit, except for bytes. For a side without a figure it is the side's status."""
+        side = self.sides.get(side_name)
         if side is None or side.figure is None:
             return "-" if side is None or side.status == "ok" else side.status, None
         return size(round(side.figure)) if self.metric.unit == "bytes" else number(side.figure), side.figure
@@ -228,7 +228,9 @@ class CellReport(CellComparison):
             [(name, side)] = self.sides.items()
             bare = side.figure is None or self.metric.unit == "bytes"
             state = (
-                side.status if side.figure is None else self.figure(name)[0] + f" {figure_unit([self])}" * (not bare)
+                side.status
+                if side.figure is None
+                else self.side_figure(name)[0] + f" {figure_unit([self])}" * (not bare)
             )
             return f"not in {'current' if name == 'base' else 'base'}; {name}: {state}"
         base, current = self.sides.values()
@@ -290,7 +292,7 @@ class ComparisonReport(Comparison):
 
     @property
     def drift_lines(self) -> list[str]:
-        """A remark if cells were compared round by round."""
+        """A remark that trials were paired by round because the machine's speed drifts; empty if they were not."""
         paired = sum(cell.by_round for cell in self.cells)
         ratios = "the ratio" if len(self.cells) == 1 else f"{paired} of {len(self.cells)} ratios"
         says = "machine speed drifts from round to round, so base and current are compared round by round"

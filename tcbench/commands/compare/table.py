@@ -60,7 +60,7 @@ def figure_columns(unit: str = "") -> tuple[Column[CellReport], ...]:
     """Return the columns for both sides' figures, their ratio and the change. Every format uses them."""
 
     def side(name: str) -> Column[CellReport]:
-        return Column(f"{name}{unit}", lambda cell: Field(*cell.figure(name)), NUMBER)
+        return Column(f"{name}{unit}", lambda cell: Field(*cell.side_figure(name)), NUMBER)
 
     def ratios(cell: CellReport) -> Field:
         return Field(ratio(cell.ratio), cell.ratio.value if cell.ratio else None)

@@ -207,7 +207,9 @@ def _defused(value: str) -> str:
 
 
 def to_parquet(records: Sequence[Record], per: str) -> bytes:
-    """Return a Parquet file with typed columns and nulls. Raises SelectionError if pyarrow is missing."""
+    """Return the records as a Parquet file with one row per trial, cell or step (`per`).
+
+    Raises SelectionError if pyarrow is missing."""
     try:
         importlib.import_module("pyarrow")
     except ImportError:

@@ -141,7 +141,7 @@ def gate(
     may_differ = outcome.allowed_facets(allow) | outcome.COMPARED
     interims = parse_interims(looks or (_INTERIMS if bisect is None else _BISECT_INTERIMS), rule)
     budget_s = options.seconds("--budget", budget)
-    options.tune(chosen)
+    options.export_tuning_options(chosen)
     stderr = make_console(stderr=True, quiet=quiet)
     say = stderr.say
     if bisect is not None:

@@ -133,7 +133,9 @@ def to_json(history: History) -> str:
 
 
 def reason(point: HistoryPoint) -> str:
-    """Return the words in place of a change: why a new line begins, or why there is no figure."""
+    """Return why a point has no change to show: its environment differs from the previous one's, or it has no figure.
+
+    Empty for a point with a change."""
     if point.broken_by:
         return "new line: " + "; ".join(difference.says for difference in point.broken_by)
     if point.images_per_s is None:

@@ -97,21 +97,25 @@ CLAIMED = {"fp16": ("both", "dynamic"), "bf16": ("bf16",)}
 
 
 def document_evidence(document: Document, source: str | None = None) -> EvidenceSource:
-    """Return a function that checks claims against training runs (slides 5 to 7).
+    """Return a function that decides claims about training by a document of training runs (slides 5 to 7 of the talk).
 
-    It tells whether fp16 with both techniques trains like fp32, and whether loss scaling keeps gradients that float16
-    would make zero. It returns None for claims that the document did not measure. `source` is the document's name,
-    quoted with its steps and seeds."""
-    many, words = document.setting.ranks > 1, {verdict.technique: verdict.word for verdict in verdicts(document)}
+    A document of one rank decides whether fp16 with loss scaling and fp32 master weights trains like fp32, and whether
+    loss scaling keeps gradients that float16 would make zero. A document of many ranks decides whether they train like
+    one. The function returns None for any other claim. `source` is the document's name; reasons quote it with the
+    number of steps and seeds."""
+    has_many_ranks, words = (
+        document.setting.ranks > 1,
+        {verdict.technique: verdict.word for verdict in verdicts(document)},
+    )
 
     def evidence(claim: Claim) -> Evidence | None:
         """Return the finding on one claim, or None. A document of many ranks decides only claims of scaling, other
         documents all others."""
         rung = claim.left.config.partition("+")[0]
-        if many != (claim.relation == "scales"):
+        if has_many_ranks != (claim.relation == "scales"):
             return None
-        if many or claim.relation == "trains like":
-            finding = _trains(document, words, ("ranks",) if many else CLAIMED.get(rung, ()))
+        if has_many_ranks or claim.relation == "trains like":
+            finding = _trains(document, words, ("ranks",) if has_many_ranks else CLAIMED.get(rung, ()))
         else:
             finding = _keeps(document) if claim.relation == "keeps gradients" and rung == "fp16" else None
         return finding and replace(finding, why=finding.why + basis)

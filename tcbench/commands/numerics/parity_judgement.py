@@ -71,10 +71,11 @@ def _too_far(distance: Distance, tolerance: Tolerance) -> list[str]:
 def _wrong_update(run: ParityRun) -> list[str]:
     """Return the distance of the optimizer's update in words, if it is too large."""
     most = optimizer_at_most(run.storage)
-    if run.optimizer is None or run.optimizer <= most:
+    if run.optimizer_distance is None or run.optimizer_distance <= most:
         return []
     return [
-        f"optimizer ({run.optimizer_of}) {run.optimizer:.2g} from the update of its rungs in float64, above {most:.2g}"
+        f"optimizer ({run.optimizer_parameter}) {run.optimizer_distance:.2g} from the update of its rungs in float64, "
+        f"above {most:.2g}"
     ]
 
 

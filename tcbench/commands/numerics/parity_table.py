@@ -111,7 +111,7 @@ def notes(judged: Sequence[JudgedRun], skipped: Mapping[str, str]) -> list[str]:
         )
     distances = []
     for storage in STORAGES:
-        runs = [config.run.optimizer for config in judged if config.run.storage == storage]
+        runs = [config.run.optimizer_distance for config in judged if config.run.storage == storage]
         if far := [distance for distance in runs if distance is not None]:
             distances.append(f"{max(far):.1e} in {storage} (allowed {optimizer_at_most(storage):g})")
     if distances:

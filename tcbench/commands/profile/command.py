@@ -98,7 +98,7 @@ def profile(
     from tcbench.commands.profile import profiler
     from tcbench.tracing import perfetto
 
-    options.tune(chosen)
+    options.export_tuning_options(chosen)
     plan, planned = _planned(replace(chosen, configs=options.config_names([config], "CELL")), steps)
     stderr, stdout = make_console(stderr=True), make_console()
     if host:

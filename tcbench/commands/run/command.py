@@ -59,7 +59,7 @@ def run(
     from tcbench.run.plan import plan_of
 
     ending = run_id_suffix(label)
-    options.tune(chosen)
+    options.export_tuning_options(chosen)
     plan = plan_of(chosen)
     with stages(quiet) as advance:
         images.check_folder(plan, advance)

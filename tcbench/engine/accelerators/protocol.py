@@ -105,13 +105,14 @@ class Accelerator(Protocol):
         return int(array.ctypes.data)
 
     def launch(self, work: w.Work, *arrays: Array) -> None:
-        """Launch a work on arrays in the order of `work.operands`; return before it is done.
+        """Launch an operation on arrays in the order of `work.operands`. It may return before the operation has
+        finished.
 
         Sizes and dtypes must be those of the operands; shapes may differ."""
         self.prepare(work, *arrays)()
 
     def prepare(self, work: w.Work, *arrays: Array) -> Callable[[], None]:
-        """Return a function that launches a work on these arrays, any number of times, with little overhead.
+        """Return a function that launches an operation on these arrays, any number of times, with little overhead.
 
         The caller keeps the arrays' memory alive."""
 

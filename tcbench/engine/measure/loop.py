@@ -467,7 +467,7 @@ def at_host_speed(measurement: Measurement, speed: float) -> Measurement:
 
 
 class _LayerRecorder:
-    """The receiver of a session's layers that passes them on to the recorder and to NVTX."""
+    """Forwards the begin and end of each layer of a session to the span recorder and to NVTX."""
 
     def __init__(self, ranges: Ranges, recorder: SpanRecorder) -> None:
         self._ranges = ranges

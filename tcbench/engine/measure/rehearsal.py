@@ -57,8 +57,10 @@ def skip_launch(launch: Callable[[], None], work: Work, arrays: tuple[Array, ...
 
 
 class ObservedAccelerator(HostArrays):
-    """An accelerator that prepares the launches of another one but calls `on_launch` in their place. `prepared` counts
-    the prepared launches."""
+    """A wrapper of an accelerator that observes launches instead of running them.
+
+    Launches are prepared by the wrapped accelerator. When one is due, `on_launch` is called with it, its work and its
+    arrays. `prepared` counts the prepared launches."""
 
     def __init__(self, inner: Accelerator, threads: int) -> None:
         super().__init__(threads)

@@ -121,8 +121,8 @@ def compare(job: ParityJob, open_site: OpenSite, progress: Callable[[int], None]
                 to_fp32=_distance(current_run, trained[BASE]),
                 seen=current_run.seen,
                 seen_without=base.seen if without else {},
-                optimizer=current_run.optimizer[0],
-                optimizer_of=current_run.optimizer[1],
+                optimizer_distance=current_run.optimizer[0],
+                optimizer_parameter=current_run.optimizer[1],
             )
         )
         progress(done)
@@ -144,7 +144,9 @@ def _base_cell(job: ParityJob) -> Cell:
 
 
 def _distance(run: _Trained, reference: _Trained) -> Distance:
-    """Return the distance of a run from its reference."""
+    """Return how far a run's losses, its change of the parameters, and its first gradients are from a reference's.
+
+    If a number is not finite, only `finite` is set, to False."""
     loss = float(np.max(np.abs(run.losses - reference.losses) / np.abs(reference.losses)))
     update = _relative(np.concatenate([*run.change.values()]), np.concatenate([*reference.change.values()]))
     gradient = length = gradient_of = length_of = None

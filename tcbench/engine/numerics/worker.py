@@ -60,8 +60,8 @@ class GradientCounter:
             StepGradients(kind=k, step=number, loss=loss, magnitudes=total_magnitudes(step_counts[k])) for k in KINDS
         ]
 
-    def gradients(self, seed: int) -> Gradients:
-        """Return the histograms of the run."""
+    def histograms(self, seed: int) -> Gradients:
+        """Return the histograms that were counted so far, with the seed of the run."""
         layers = [
             LayerGradients(kind=kind, layer=layer, magnitudes=total_magnitudes(histograms))
             for (kind, layer), histograms in self._layers.items()
@@ -79,7 +79,7 @@ def run(job: TrainingJob, send: Callable[[NumericsMessage], None]) -> TrainingFi
         return finished(Run(technique=job.technique.name, seed=job.cell.seed, status=status, reason=reason, **facts))
 
     def finished(run: Run) -> TrainingFinished:
-        return TrainingFinished(run, counter.gradients(job.cell.seed) if job.observe_at else None, environment)
+        return TrainingFinished(run, counter.histograms(job.cell.seed) if job.observe_at else None, environment)
 
     try:
         environment = describe(job.cell)

@@ -19,8 +19,8 @@ def a_run(rung: str = "nhwc", storage: str = "float32", **changes) -> ParityRun:
         "to_fp32": Distance(loss=0.0, update=0.0),
         "seen": {"storage": storage, "layout": "NHWC"},
         "seen_without": {"storage": storage, "layout": "NCHW"},
-        "optimizer": 0.0,
-        "optimizer_of": "head.w",
+        "optimizer_distance": 0.0,
+        "optimizer_parameter": "head.w",
     }
     return ParityRun(rung=rung, storage=storage, **(facts | changes))
 
@@ -67,9 +67,9 @@ def test_of_a_dtype_that_a_rung_declares_no_tolerance_for_that_is_said():
 
 @pytest.mark.parametrize(("storage", "most"), [("float32", 1e-5), ("bfloat16", 1e-5), ("float16", 1e-3)])
 def test_an_optimizer_is_held_against_its_update_with_what_float16_rounds_away(storage, most):
-    assert why(a_run(storage=storage, optimizer=0.9 * most)) is None
+    assert why(a_run(storage=storage, optimizer_distance=0.9 * most)) is None
     expected = f"optimizer (head.w) {1.1 * most:.2g} from the update of its rungs in float64, above {most:.2g}"
-    assert why(a_run(storage=storage, optimizer=1.1 * most)) == expected
+    assert why(a_run(storage=storage, optimizer_distance=1.1 * most)) == expected
 
 
 def test_a_rung_that_is_seen_to_do_other_than_it_shows_is_off():

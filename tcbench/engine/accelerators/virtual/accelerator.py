@@ -149,8 +149,11 @@ class VirtualAccelerator(Accelerator):
         return self._task("copy", name, "cudaMemcpyAsync", "copy", seconds, n_bytes)
 
     def _task(
-        self, kind: ActivityKind, name: str, call: str, driver: str, seconds: float, n_bytes: int | None = None
+        self, kind: ActivityKind, name: str, api_call: str, request: str, seconds: float, n_bytes: int | None = None
     ) -> Task:
-        """Return a task that takes `seconds`. `driver`: the row of the attained-rates table for the driver's time."""
-        driver_ns = round(self._model.driver_s[driver] * 1e9)
-        return Task(kind, name, call, driver_ns, round(seconds * self._host_speed * 1e9), n_bytes)
+        """Return a task that occupies the GPU for `seconds`, scaled by the host's speed.
+
+        `api_call` is the CUDA call that launches it in a timeline. `request` selects the driver's time: "copy",
+        "captured" or the kind of a work."""
+        driver_ns = round(self._model.driver_s[request] * 1e9)
+        return Task(kind, name, api_call, driver_ns, round(seconds * self._host_speed * 1e9), n_bytes)

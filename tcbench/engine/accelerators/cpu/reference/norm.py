@@ -28,7 +28,7 @@ def forward(work: BatchNormForward, a: Operands) -> None:
         mean = _sum(norm, part.x) / norm.count
         y = np.subtract(part.x, _per_channel(norm, mean.astype(a.gamma.dtype)), out=part.result("y"))
         var = _sum(norm, y, y) / norm.count
-        _follow(part, mean, var, norm.count, work.momentum)
+        _update_running_statistics(part, mean, var, norm.count, work.momentum)
         part.write(mean=mean, inv_std=1 / np.sqrt(var + work.eps))
         # part.inv_std is rounded, as backward reads it.
         _finish(norm, part, y, part.gamma * part.inv_std, part.beta)
@@ -38,10 +38,12 @@ def forward(work: BatchNormForward, a: Operands) -> None:
 
 @computes(BatchNormFinalize)
 def finalize(work: BatchNormFinalize, a: Operands) -> None:
-    """Compute the statistics, scale and bias from the sums of a convolution."""
+    """Compute mean and 1 / standard deviation per channel from a convolution's sums, and the factors of `apply`.
+
+    The convolution has summed its outputs and their squares. The running statistics are updated too."""
     mean = a.sum.astype(np.float64) / work.count
     var = np.maximum(a.square_sum.astype(np.float64) / work.count - mean * mean, 0)
-    _follow(a, mean, var, work.count, work.momentum)
+    _update_running_statistics(a, mean, var, work.count, work.momentum)
     inv_std = 1 / np.sqrt(var + work.eps)
     scale = a.gamma * inv_std
     a.write(mean=mean, inv_std=inv_std, scale=scale, bias=a.beta - mean * scale)
@@ -118,7 +120,7 @@ def _sum(norm: Norm, *factors: Array) -> Array:
     return np.asarray(sums.reshape(-1, sums.shape[-1]).sum(0, np.float64))
 
 
-def _follow(a: Operands, mean: Array, var: Array, count: int, momentum: float) -> None:
+def _update_running_statistics(a: Operands, mean: Array, var: Array, count: int, momentum: float) -> None:
     """Update the running statistics with the mean and the unbiased variance of the batch."""
     a.write(
         running_mean=(1 - momentum) * a.running_mean + momentum * mean,

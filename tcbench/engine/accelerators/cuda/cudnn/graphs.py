@@ -26,11 +26,12 @@ def slots(work: w.Work) -> tuple[int, ...]:
     return (*range(len(indices)), *(indices[name] for name in written))
 
 
-def define(work: w.Work, target: dict[str, Any], sm: int) -> Any:
-    """Return a work's graph for a GPU of compute capability `sm`, validated and lowered, without plans.
+def build_graph(work: w.Work, target: dict[str, Any], sm: int) -> Any:
+    """Return an operation's cuDNN graph, validated and lowered, before plans are built.
 
-    `target`: `handle` on a GPU; `device_property` and `sm_version` for an absent GPU. Raises cuDNN's own errors if it
-    does not support the graph."""
+    `target` holds the arguments of the graph that name the GPU: `handle`, or `device_property` and `sm_version` for a
+    GPU that is not present. `sm` is the compute capability (90 for 9.0). Raises cuDNN's own errors if it does not
+    support the graph."""
     cudnn = libraries.frontend()
     builder = _BUILDERS.get(type(work))
     if builder is None:

@@ -141,7 +141,7 @@ class Search:
         self._work, self._sm, self._limit = work, sm, workspace_bytes
         self.built = built
         try:
-            self.graph = graphs.define(work, target, sm)
+            self.graph = graphs.build_graph(work, target, sm)
             self.graph.create_execution_plans([cudnn.heur_mode.A, cudnn.heur_mode.FALLBACK])
         except cudnn.cudnnGraphNotSupportedError as error:
             _LOG.debug("%s: %s", work.key, error)

@@ -221,14 +221,14 @@ def test_a_plan_that_asks_for_more_workspace_than_it_said_is_built_by_the_trial(
 
 def test_a_work_whose_plans_do_not_build_takes_none_of_the_others(frontend, bench, monkeypatch):
     """The trial meets the same error, and reports it."""
-    define = ahead.graphs.define
+    build_graph = ahead.graphs.build_graph
 
     def unknown(work, target, sm):
         if work is NORM:
             raise frontend.cudnnGraphNotSupportedError("No valid engine configs")
-        return define(work, target, sm)
+        return build_graph(work, target, sm)
 
-    monkeypatch.setattr(ahead.graphs, "define", unknown)
+    monkeypatch.setattr(ahead.graphs, "build_graph", unknown)
     assert build([NORM, CONV])[-1][1:] == (2, 2)
     built(frontend)
     with pytest.raises(NoPlan):

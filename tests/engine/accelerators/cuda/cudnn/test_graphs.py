@@ -48,7 +48,7 @@ def test_strides_are_those_of_a_contiguous_array_seen_as_nchw(layout):
 
 @pytest.mark.parametrize("work", [*CONVS, *NORMS, w.ConvFprop(replace(CONV, dtype="bfloat16"))], ids=ident)
 def test_each_operand_is_the_tensor_of_its_number(work, frontend):
-    tensors = by_uid(graphs.define(work, {}, 90))
+    tensors = by_uid(graphs.build_graph(work, {}, 90))
     assert sorted(tensors) == list(range(1, len(graphs.slots(work)) + 1))
     types = {"float16": "HALF", "bfloat16": "BFLOAT16", "float32": "FLOAT", "bool": "BOOLEAN"}
     for uid, operand in zip(sorted(tensors), (work.operands[slot] for slot in graphs.slots(work)), strict=True):
@@ -60,7 +60,7 @@ def test_each_operand_is_the_tensor_of_its_number(work, frontend):
 
 @pytest.mark.parametrize("work", CONVS + NORMS, ids=ident)
 def test_what_is_read_goes_in_and_what_is_written_comes_out(work, frontend):
-    graph = graphs.define(work, {}, 90)
+    graph = graphs.build_graph(work, {}, 90)
     tensors = by_uid(graph)
     for uid, operand in enumerate(work.operands, start=1):
         assert ("output" in tensors[uid]) == (operand.role == "out"), operand.name
@@ -70,7 +70,7 @@ def test_what_is_read_goes_in_and_what_is_written_comes_out(work, frontend):
 
 def test_the_running_statistics_that_come_out_are_mean_then_variance(frontend):
     work = NORMS[0]
-    graph = graphs.define(work, {}, 90)
+    graph = graphs.build_graph(work, {}, 90)
     [(_, settings, (_, mean, inv_std, running_mean, running_var))] = graph.operations
     names = {name: uid for uid, name in enumerate((o.name for o in work.operands), start=1)}
     assert settings["in_running_mean"].settings["uid"] == names["running_mean"]
@@ -80,7 +80,7 @@ def test_the_running_statistics_that_come_out_are_mean_then_variance(frontend):
 
 
 def test_constants_are_passed_by_value_in_single_precision(frontend):
-    graph = graphs.define(NORMS[2], {}, 90)
+    graph = graphs.build_graph(NORMS[2], {}, 90)
     operations = {operation: settings for operation, settings, _ in graph.operations}
     norm, mask = operations["batchnorm"], operations["cmp_gt"]
     for constant, value in ((norm["epsilon"], 2e-5), (norm["momentum"], 0.1), (mask["comparison"], 0.0)):
@@ -92,13 +92,13 @@ def test_constants_are_passed_by_value_in_single_precision(frontend):
     ("after", "then"), [("none", []), ("relu", ["relu", "cmp_gt"]), ("add_relu", ["add", "relu", "cmp_gt"])]
 )
 def test_a_forward_norm_fuses_what_follows(after, then, frontend):
-    graph = graphs.define(w.BatchNormForward(replace(NORM, after=after), 2e-5, 0.1), {}, 90)
+    graph = graphs.build_graph(w.BatchNormForward(replace(NORM, after=after), 2e-5, 0.1), {}, 90)
     assert [operation for operation, _, _ in graph.operations] == ["batchnorm", *then]
 
 
 def test_the_masked_gradient_is_the_residuals(frontend):
     work = w.BatchNormBackward(replace(NORM, after="add_relu"))
-    graph = graphs.define(work, {}, 90)
+    graph = graphs.build_graph(work, {}, 90)
     (_, scale, [masked]), (_, norm, _) = graph.operations
     names = [None, *(operand.name for operand in work.operands)]
     assert names[scale["input"].settings["uid"]] == "gy"
@@ -108,7 +108,7 @@ def test_the_masked_gradient_is_the_residuals(frontend):
 
 
 def test_without_addition_the_masked_gradient_stays_inside_in_its_own_type(frontend):
-    graph = graphs.define(w.BatchNormBackward(replace(NORM, after="relu")), {}, 90)
+    graph = graphs.build_graph(w.BatchNormBackward(replace(NORM, after="relu")), {}, 90)
     (_, _, [masked]), _ = graph.operations
     assert masked.settings == {"data_type": "HALF"}
 
@@ -123,7 +123,7 @@ def test_without_addition_the_masked_gradient_stays_inside_in_its_own_type(front
     ids=ident,
 )
 def test_a_convolution_has_its_geometry_and_its_operands(work, roles, frontend):
-    graph = graphs.define(work, {}, 90)
+    graph = graphs.build_graph(work, {}, 90)
     [(operation, settings, _)] = graph.operations
     names = [None, *(operand.name for operand in work.operands)]
     assert operation == work.name
@@ -146,7 +146,7 @@ def as_cudnn_reads(array, tensor):
 def test_a_product_of_columns_multiplies_matrices_of_the_operands(kind, layout, k, c, frontend):
     work = kind(w.product(w.Conv2d(3, c, 5, 6, k, 3, 3, 2, 1, layout, "float16")))
     arrays = [np.random.default_rng(0).integers(-3, 3, operand.size).astype("float16") for operand in work.operands]
-    (operation, settings, [result]) = graphs.define(work, {}, 90).operations[0]
+    (operation, settings, [result]) = graphs.build_graph(work, {}, 90).operations[0]
     assert (operation, settings["compute_data_type"]) == ("matmul", "FLOAT")
     a, b, c_ = (as_cudnn_reads(arrays[t.settings["uid"] - 1], t) for t in (settings["A"], settings["B"], result))
     expected = [array.copy() for array in arrays]
@@ -169,16 +169,16 @@ def test_a_product_of_columns_multiplies_matrices_of_the_operands(kind, layout, 
 )
 def test_every_other_convolution_is_one_to_cudnn(conv, sm, frontend):
     for kind in (w.ConvFprop, w.ConvDgrad, w.ConvWgrad):
-        assert [operation for operation, _, _ in graphs.define(kind(conv), {}, sm).operations] == [kind.name]
+        assert [operation for operation, _, _ in graphs.build_graph(kind(conv), {}, sm).operations] == [kind.name]
 
 
 def test_products_of_multiples_of_8_are_products_on_the_first_tensor_cores_too(frontend):
     conv = w.product(replace(CONV, n=8))
-    assert [operation for operation, _, _ in graphs.define(w.ConvFprop(conv), {}, 70).operations] == ["matmul"]
+    assert [operation for operation, _, _ in graphs.build_graph(w.ConvFprop(conv), {}, 70).operations] == ["matmul"]
 
 
 def test_statistics_are_taken_of_the_convolutions_result(frontend):
-    (_, _, [y]), (operation, settings, _) = graphs.define(w.ConvFpropStats(CONV), {}, 90).operations
+    (_, _, [y]), (operation, settings, _) = graphs.build_graph(w.ConvFpropStats(CONV), {}, 90).operations
     assert operation == "genstats"
     assert settings["input"] is y
 
@@ -202,7 +202,7 @@ def test_strict_single_precision_keeps_away_from_tensor_cores_and_16_bits_from_s
 
 def test_a_kernels_work_has_no_graph(frontend):
     with pytest.raises(TypeError, match="relu is not done by a cuDNN graph"):
-        graphs.define(w.Relu(8, "float16"), {}, 90)
+        graphs.build_graph(w.Relu(8, "float16"), {}, 90)
 
 
 def test_no_two_kinds_or_variants_share_a_key():
