@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Generic, Literal, Protocol, TypeVar
+from typing import IO, Generic, Literal, TypeVar
 
 from tcbench.core.files import unnamed_file
 
@@ -83,7 +83,6 @@ def run(words: Sequence[str], *, folder: Path, environment: Mapping[str, str], o
 
 
 Message = TypeVar("Message")
-Sent = TypeVar("Sent", covariant=True)
 
 
 class Worker(Generic[Message]):
@@ -207,20 +206,7 @@ class _Log:
         return self._tail
 
 
-class Followed(Protocol[Sent]):
-    """An object that works on a job and sends messages: one worker or several. Its methods are those of `Worker`."""
-
-    @property
-    def pid(self) -> int: ...
-    def fileno(self) -> int: ...
-    @property
-    def remaining_s(self) -> float: ...
-    def receive(self) -> Iterator[Sent | Fault]: ...
-    def time_out(self) -> Fault: ...
-    def end(self, *, patiently: bool = False) -> Ended: ...
-
-
-def receive(workers: Sequence[Followed[Message]]) -> Iterator[tuple[Followed[Message], Message | Fault]]:
+def receive(workers: Sequence[Worker[Message]]) -> Iterator[tuple[Worker[Message], Message | Fault]]:
     """Wait for messages of the workers and yield each with its worker. A worker past its timeout is ended and yields a
     Fault."""
     if not workers:

@@ -38,8 +38,8 @@ _GATHERING = re.compile(r"\b(allreduce|Allreduce|bcast|barrier|Barrier)\b")
 """Functions in which a rank waits for the others."""
 
 
-class RankWorkers:
-    """The processes that work together on one cell, with the interface of `tcbench.core.process.Worker`. `command`
+class RankWorkers(Worker[Message]):
+    """The processes that work together on one cell. The worker itself is the launcher that starts them. `command`
     returns a rank's command line for the address that it connects to. Raises OSError if the launcher cannot be
     started."""
 
@@ -55,18 +55,16 @@ class RankWorkers:
         folder: Path | None = None,
         grace_s: float = process.GRACE_S,
     ) -> None:
-        self._ranks, self._job, self._launcher, self._timeout_s = ranks, job, launcher, timeout_s
-        start = time.monotonic()
-        self._deadline, self._join_by = start + timeout_s, start + min(timeout_s, _JOIN_S)
+        self._ranks, self._job, self._launcher = ranks, job, launcher
+        self._join_by = time.monotonic() + min(timeout_s, _JOIN_S)
         self._connections: dict[int, _Connection] = {}
         self._done: dict[int, Finished] = {}
         self._folder = _socket_folder()
-        self._ended: Ended | None = None
         self._poll = select.epoll()
         self._listening = socket.socket(socket.AF_UNIX if launcher.is_local else socket.AF_INET)
         try:
             address, self._secret = self._listen()
-            self._process: Worker[Message] = Worker(
+            super().__init__(
                 lambda _: launcher.command(ranks, command(address)),
                 b"",
                 messages.decode,
@@ -79,7 +77,7 @@ class RankWorkers:
             self._close()
             raise
         self._poll.register(self._listening, select.EPOLLIN)
-        self._poll.register(self._process, select.EPOLLIN)
+        self._poll.register(self._pipe, select.EPOLLIN)
 
     def _listen(self) -> tuple[str, bytes]:
         """Listen for ranks, and return the address and the secret that they must send first. With all ranks on this
@@ -92,11 +90,6 @@ class RankWorkers:
         secret = secrets.token_hex(16)
         host, port = socket.gethostname(), self._listening.getsockname()[1]
         return f"tcp:{host}:{port}:{secret}", secret.encode()
-
-    @property
-    def pid(self) -> int:
-        """The launcher's process id. Ranks on other hosts are not its descendants."""
-        return self._process.pid
 
     def fileno(self) -> int:
         return self._poll.fileno()
@@ -130,7 +123,7 @@ class RankWorkers:
         for descriptor, _ in self._poll.poll():
             if descriptor == self._listening.fileno():
                 self._accept()
-            elif descriptor == self._process.fileno():
+            elif descriptor == self._pipe:
                 ended = self.end(patiently=True)
                 yield Fault("crashed", f"the launcher ended before its ranks: {_gist(ended)}", ended)
                 return
@@ -266,12 +259,10 @@ class RankWorkers:
     def end(self, *, patiently: bool = False) -> Ended:
         """End the launcher and all ranks, and return how the launcher ended. `patiently`: let them end by themselves
         first."""
-        if self._ended is None:
-            try:
-                self._ended = self._process.end(patiently=patiently)
-            finally:
-                self._close()
-        return self._ended
+        try:
+            return super().end(patiently=patiently)
+        finally:
+            self._close()
 
     def _close(self) -> None:
         """Close all connections and remove the folder of the socket."""

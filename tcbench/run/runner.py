@@ -20,7 +20,7 @@ import msgspec
 from tcbench.core import messages, process, variables
 from tcbench.core.errors import TcbenchError
 from tcbench.core.messages import Finished, Message, Stepped, TimedPassLoad
-from tcbench.core.process import Fault, Followed, Worker
+from tcbench.core.process import Fault, Worker
 from tcbench.core.record import SCHEMA_VERSION, Cell, GpuSamples, HostLoad, Record
 from tcbench.engine.api import Watch, kind_of
 from tcbench.hardware import kernel, load
@@ -150,7 +150,7 @@ class _Trial:
         self._timed = _TimedPass(self._start)
         self._oom_kills = _oom_kills()
         self._watch = runner.watch(self._cell, self._start)
-        self.worker: Followed[Message] | None = None
+        self.worker: Worker[Message] | None = None
         self.record: Record | None = None
         try:
             self.worker = self._started(turns)
@@ -160,7 +160,7 @@ class _Trial:
             self.end()
             raise
 
-    def _started(self, turns: tuple[int, int] | None) -> Followed[Message]:
+    def _started(self, turns: tuple[int, int] | None) -> Worker[Message]:
         """Start the worker, or the ranks of a cell with many."""
         runner, cell = self._runner, self._cell
         environment, job = {**worker_environment(cell), **runner.launch.variables}, msgspec.json.encode(cell)
@@ -174,7 +174,7 @@ class _Trial:
             return RankWorkers(runner.launcher, cell.ranks, job, runner.launch.rank_command, **where)
         return Worker(runner.command or runner.launch.command, job, messages.decode, **where)
 
-    def hear(self, worker: Followed[Message], message: Message | Fault) -> None:
+    def hear(self, worker: Worker[Message], message: Message | Fault) -> None:
         """Handle a message of the worker. The last one, or a fault, determines the record."""
         if isinstance(message, Fault):
             log = message.ended.log

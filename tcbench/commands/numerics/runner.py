@@ -8,7 +8,7 @@ import msgspec
 
 from tcbench.core import process
 from tcbench.core.numerics import AnyJob, NumericsMessage, ParityFinished, Run, StepsDone, TrainingFinished, TrainingJob
-from tcbench.core.process import Fault, Followed, Worker
+from tcbench.core.process import Fault, Worker
 from tcbench.run.worker_launch import python_module, worker_environment
 
 _WORKER = "tcbench.engine.numerics.worker"
@@ -35,7 +35,7 @@ class NumericsRunner:
 
         Any exception, including KeyboardInterrupt, ends all workers and is passed on."""
         waiting = list(jobs)
-        running: dict[Followed[NumericsMessage], AnyJob] = {}
+        running: dict[Worker[NumericsMessage], AnyJob] = {}
         try:
             while waiting or running:
                 while waiting and len(running) < self.at_once:
