@@ -111,7 +111,7 @@ class Check:
         return max(0.5, sum(run.took_s for run in runs) / sum(run.expected_s for run in runs)) if runs else 1.0
 
     def remaining(self, step: Step) -> Step | None:
-        """Return what is left of a step, or None. A run that its time cut short goes on."""
+        """Return what is left of a step, or None. A run that ran out of time continues."""
         over = [
             end for end in self.ended if end.name == step.name and not (end.sizes and end.words.startswith("ran out"))
         ]

@@ -5,8 +5,8 @@ A training step is a pipeline of three stages: the input (decoding, in its own t
 (which computes on a CPU, and launches kernels on a GPU) and the GPU. In the steady state a step takes at least as long
 as the longest stage, or as the sum of two stages that take turns; the rest of a stage's time is idle. This is how the
 talk reads its timelines (slides 15 to 32). With many ranks a fourth stage follows backward: the all-reduce of the
-gradients. All others wait for it, except for the part that overlaps with backward. This module knows nothing about
-rungs.
+gradients. All others wait for it, except for the part that overlaps with backward. This module does not
+depend on rungs.
 """
 
 import statistics

@@ -332,7 +332,7 @@ def _why_missing(cell: _Measured | None, emulated: Sequence[str] = ()) -> str:
     if emulated:
         return EMULATED
     if cell is None:
-        return "never run"
+        return "not run"
     summary = cell.summary
     if summary.status == "ok":
         return "has no profiled pass"
@@ -400,7 +400,7 @@ def _ran(claim: Claim, batch_size: int, setting: _SettingCells) -> BatchSizeOutc
     cell = setting.cells.get((claim.left.config, batch_size))
     unmeasured = BatchSizeOutcome(batch_size, "not measured", left=claim.left.config)
     if cell is None:
-        return replace(unmeasured, why="never run", missing=((claim.left.config, batch_size),))
+        return replace(unmeasured, why="not run", missing=((claim.left.config, batch_size),))
     summary = cell.summary
     if summary.status in ("skipped", "timeout"):
         missing = ((claim.left.config, batch_size),) if summary.status == "timeout" else ()

@@ -5,7 +5,7 @@ of the machine affects both sides equally; if it drifts, the two trials of a rou
 (`analysis.rounds`). When all unfinished cells have the trials of a look, `compare` judges them together. A cell that is
 decided stops; an inconclusive one continues to the next look. From the second look on, the cells that are most likely
 to be decided run first, each with all its trials, so that a budget that ends in between has completed some cells. This
-module knows nothing of processes, files or clocks.
+module does not use processes, files or clocks.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 A round measures each cell once, so that changes of the machine affect all cells equally and their numbers of trials
 differ by at most one. The first round is always completed. After it, a trial starts only if the budget has time for
-what its cell has cost so far. Pure functions of frozen state, which know nothing of processes, files or clocks.
+what its cell has cost so far. Pure functions of frozen state, without processes, files or clocks.
 """
 
 from __future__ import annotations

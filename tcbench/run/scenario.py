@@ -1,6 +1,6 @@
 """Reads a scenario: what to run, from a TOML file (its form is in `tcbench.run.scenario_file`) to a frozen Scenario.
 
-This module knows nothing of machines and devices, nor whether a rung can run here; the plan does.
+Whether a rung can run on a machine or device is decided by the plan (`tcbench.run.plan`), not here.
 """
 
 from __future__ import annotations

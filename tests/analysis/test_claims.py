@@ -158,7 +158,7 @@ def test_batch_sizes_together_make_the_claims_outcome(quantifier: str, factors: 
         ("oom", "fp16 out of memory", False),
         ("failed", "fp16 failed: ValueError: the loss is nan", True),
         ("timeout", "fp16 timeout: no result after 1800 s (--timeout)", True),
-        (None, "fp16 never run", True),
+        (None, "fp16 not run", True),
     ],
 )
 def test_what_was_not_measured_has_its_reason_and_the_command(status: Any, reason: str, run_again: bool) -> None:
