@@ -259,7 +259,7 @@ class ComparisonReport(Comparison):
 
         If nothing is settled, it says that first."""
         counts = ", ".join(f"{n} {verdict}" for verdict, n in self.verdicts.items()) or "nothing to compare"
-        loud = "NOT SETTLED: nothing was proven: " if self.unsettled else ""
+        loud = "NOT SETTLED: no cell was decided: " if self.unsettled else ""
         return f"{loud}{counts} at a threshold of {threshold(self.rule.threshold)}"
 
     @property

@@ -210,7 +210,7 @@ def test_an_interrupt_keeps_what_is_done_for_compare(project):
     files = rest.strip().rpartition("tcbench compare ")[2].split()
     done = tcbench(project, "compare", *files)
     assert (done.code, "at least two trials per side are needed" in done.out) == (0, True)
-    assert "NOT SETTLED: nothing was proven: 1 inconclusive" in done.out
+    assert "NOT SETTLED: no cell was decided: 1 inconclusive" in done.out
 
 
 class Wavering(projects.OneByOne):
@@ -260,7 +260,7 @@ def test_an_interrupted_gate_goes_on_and_measures_nothing_twice(project, monkeyp
 def test_nothing_settled_is_loud_and_fails_unless_it_is_allowed(project, wavering):
     arguments = ("--base", "HEAD", "--looks", "2,3", "--config", "deep")
     done = gate(project, *arguments)
-    assert (done.code, "NOT SETTLED: nothing was proven: 1 inconclusive" in done.out) == (4, True)
+    assert (done.code, "NOT SETTLED: no cell was decided: 1 inconclusive" in done.out) == (4, True)
     assert "base and current are the same code (the working tree (" in done.out
     assert "a slowdown of 5% would be detected in " in done.out
     assert gate(project, *arguments, "--lenient").code == 0

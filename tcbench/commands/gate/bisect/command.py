@@ -17,6 +17,7 @@ from tcbench.commands.compare.outcome import INCONCLUSIVE, REGRESSION
 from tcbench.core.errors import NotComparableError, SelectionError
 from tcbench.show.app import interruptible
 from tcbench.show.console import make_console
+from tcbench.show.format import counted
 from tcbench.show.next_steps import NextStep, next_lines, short_path
 
 if TYPE_CHECKING:
@@ -64,7 +65,7 @@ def bisect(
     good = revisions.resolve(project, "--bisect", good_name)
     subjects = revisions.commits_between(project, good, revisions.resolve(project, "--bisect", bad_name))
     bad = [*subjects][-1]
-    say(f"{len(subjects)} commits after {good[:12]} up to {bad[:12]}")
+    say(f"{counted(len(subjects), 'commit')} after {good[:12]} up to {bad[:12]}")
     with builds.revision_builder(setup, say) as make:
         ready, built = {}, []
         for name, commit in ((good_name, good), (bad_name, bad)):
@@ -122,7 +123,7 @@ def _run_bisection(
     if path is not None:
         bisection = read(path)
         earlier_s = bisection.seconds  # the budget applies to this call alone
-        request.say(f"continuing {path} ({len(bisection.rounds)} rounds); delete that file to start over")
+        request.say(f"continuing {path} ({counted(len(bisection.rounds), 'round')}); delete that file to start over")
     else:
         placeholder = store.new_path(request.out, plan.device.machine, "bisect")
         path = placeholder.with_suffix(".json")

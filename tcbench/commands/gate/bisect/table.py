@@ -82,12 +82,12 @@ def _verdict(bisection: Bisection) -> list[str]:
     if bisection.state == "named" and culprit is not None:
         parent = bisection.commit(bisection.place(culprit) - 1)
         counts = Counter(round_.commit for round_ in bisection.rounds)
-        before = "its parent is GOOD" if parent == good else f"{counts[parent]} of its parent"
+        parent_rounds = "its parent is GOOD" if parent == good else f"{counts[parent]} of its parent"
         sure = percent(bisection.candidates[0].probability)
         return [
             f"{culprit[:12]} made {cell} slower: {subjects[culprit]}",
             f"{bisection.figure} {_loss(bisection)} since that commit; {sure} certain; "
-            f"{counted(counts[culprit], 'round')} of it, {before}",
+            f"{counted(counts[culprit], 'round')} of it, {parent_rounds}",
         ]
     if bisection.state == "narrowed down":
         commits = bisection.candidates[0].commits
