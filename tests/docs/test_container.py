@@ -80,7 +80,7 @@ def test_its_commands_exist():
         assert parse(words)[0] == "doctor"
 
 
-@pytest.mark.parametrize("option", ["--build-arg EXTRA", "--no-healthcheck", "/cache", "/bench", "It was not built"])
+@pytest.mark.parametrize("option", ["--build-arg EXTRA", "--no-healthcheck", "/cache", "/bench", "has not been built"])
 def test_its_page_says(option):
     assert option in PAGE
 
