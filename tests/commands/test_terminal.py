@@ -96,24 +96,24 @@ class Terminal:
         (folder / "a_step.toml").write_text(SCENARIO, "utf-8")
         self.screen, self.written, self.progress = pyte.Screen(columns, 30), b"", ""
         self._feed = pyte.ByteStream(self.screen).feed
-        self._ours, theirs = os.openpty()
-        termios.tcsetwinsize(theirs, (30, columns))
-        self._modes = termios.tcgetattr(theirs)
+        self._controller, terminal = os.openpty()
+        termios.tcsetwinsize(terminal, (30, columns))
+        self._modes = termios.tcgetattr(terminal)
         self._process = start(
             folder,
             *words,
             python=("-c", f"{MAIN}{code}\nmain()"),
             environment={"TERM": "xterm-256color", "COLUMNS": "", **(environment or {})},
             start_new_session=True,
-            **{"stdin": theirs, "stdout": theirs, "stderr": theirs, **streams},
+            **{"stdin": terminal, "stdout": terminal, "stderr": terminal, **streams},
         )
-        os.close(theirs)
+        os.close(terminal)
 
     def __enter__(self) -> Terminal:
         return self
 
     def __exit__(self, *_: object) -> None:
-        os.close(self._ours)  # which ends what still runs
+        os.close(self._controller)  # which ends what still runs
         self._process.wait(60)
 
     @property
@@ -127,7 +127,7 @@ class Terminal:
             assert self._read() and time.monotonic() < deadline, self.lines
 
     def interrupt(self) -> int:
-        os.write(self._ours, b"\x03")
+        os.write(self._controller, b"\x03")
         return self.end()
 
     def end(self) -> int:
@@ -136,15 +136,15 @@ class Terminal:
             pass
         cursor, text = self.screen.cursor, re.sub(OWN, "", self.written.decode("utf-8")).replace("\r", "")
         assert (self.progress, cursor.x, cursor.hidden, cursor.attrs) == ("", 0, False, self.screen.default_char)
-        assert termios.tcgetattr(self._ours) == self._modes
+        assert termios.tcgetattr(self._controller) == self._modes
         assert text == harmless(text)
         return self._process.wait(60)
 
     def _read(self) -> bool:
         """Take in what was written by now; False at the end. There is never more than one line of progress."""
-        assert select.select([self._ours], [], [], 60)[0], self.lines
+        assert select.select([self._controller], [], [], 60)[0], self.lines
         try:
-            written = os.read(self._ours, 1 << 16)
+            written = os.read(self._controller, 1 << 16)
         except OSError:  # nobody has it open any more
             return False
         self.written += written

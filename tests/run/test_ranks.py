@@ -67,7 +67,7 @@ def finish(step_s):
     measured["ranks"][0] |= {"rank": rank, "cores": [rank], "step_times_s": [step_s] * 2}
     send(message)
 """
-"""Without what is installed (-S), and without our messages, a rank starts in a thirtieth of the time."""
+"""A rank that imports no installed packages (-S) and none of our messages: it starts in a thirtieth of the time."""
 
 
 def rank_command(body: str, address: str) -> list[str]:

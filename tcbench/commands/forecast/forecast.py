@@ -118,7 +118,7 @@ class CellForecast:
     def engines(self) -> dict[str, int]:
         """cuDNN's engines without their knobs, and the number of the cell's graphs that use each, the most frequent
         first."""
-        tags = (work.way.by for work in self.of_kind("graph") if work.way.by)
+        tags = (work.way.implementation for work in self.of_kind("graph") if work.way.implementation)
         return dict(collections.Counter(tag.partition("_")[0] for tag in tags).most_common())
 
 

@@ -42,7 +42,7 @@ def table(forecast: Forecast) -> ConfigTable[CellForecast]:
         """Return the number of operations with a cuDNN plan, "n/total" if some have none, or "?" if plans were not
         checked."""
         graphs = cell.of_kind("graph")
-        planned = sum(work.way.by is not None for work in graphs)
+        planned = sum(work.way.implementation is not None for work in graphs)
         words = str(planned) if planned == len(graphs) else f"{planned}/{len(graphs)}"
         return Text(words, "red" if cell.problems else "") if checked else Text("?", "yellow")
 
@@ -151,10 +151,10 @@ _DETAILS: tuple[Column[WorkForecast], ...] = (
     Column("on", lambda work: _shape(work)),
     Column(
         "by",
-        lambda work: work.way.by or work.way.problem or "not checked",
-        style=lambda work: "" if work.way.by else "yellow",
+        lambda work: work.way.implementation or work.way.problem or "not checked",
+        style=lambda work: "" if work.way.implementation else "yellow",
     ),
-    Column("workspace", lambda work: (work.way.by and work.way.workspace_bytes) or None, BYTES),
+    Column("workspace", lambda work: (work.way.implementation and work.way.workspace_bytes) or None, BYTES),
     Column("at least", lambda work: work.count * work.floor_s, SECONDS),
     Column("expected", lambda work: work.count * work.expected_s, SECONDS),
 )
@@ -197,7 +197,7 @@ def _cell_json(cell: CellForecast) -> dict[str, Any]:
         "images_per_s_limits": [rate.low, rate.high],
         **fields(cell, "launches_by_host=demand.phases launches_replayed=demand.replayed engines problems"),
         "works": [
-            fields(work, "name=work.name kind=work.kind key=work.key launches=count by=way.by")
+            fields(work, "name=work.name kind=work.kind key=work.key launches=count by=way.implementation")
             | fields(work, "workspace_bytes=way.workspace_bytes problem=way.problem")
             | fields(work, "flops=work.flops bytes=work.bytes floor_s expected_s")
             for work in cell.works

@@ -21,7 +21,7 @@ def headline(ceilings: Ceilings) -> str:
 
 def raised_ceilings(ceilings: Ceilings) -> list[str]:
     """Return a line for each ceiling that a step exceeded and thereby raised."""
-    return [f"ceiling of {name} raised to the rate of {rate.by}" for name, rate in sorted(ceilings.reached.items())]
+    return [f"ceiling of {name} raised to the rate of {rate.part}" for name, rate in sorted(ceilings.reached.items())]
 
 
 def _flops_s(ceilings: Ceilings) -> dict[str, float]:
@@ -106,7 +106,7 @@ def _cell_json(roofline: CellRoofline) -> dict[str, Any]:
             "device_name": ceilings.device_name,
             "flops_s": _flops_s(ceilings),
             "bandwidth_bytes_s": ceilings.memory_bytes_s,
-            "reached_by": {name: rate.by for name, rate in sorted(ceilings.reached.items())},
+            "reached_by": {name: rate.part for name, rate in sorted(ceilings.reached.items())},
             **fields(ceilings, "measured says processor_time_lost=lost"),
         },
         "phases": list(map(part_json, roofline.phases)),

@@ -82,10 +82,10 @@ Precision = Literal["fp32", "tf32", "fp16"]
 
 
 class Reached(msgspec.Struct, frozen=True):
-    """A rate that a part of a step reached, in FLOP/s or bytes/s. `by` names the part and its cell."""
+    """A rate that a part of a step reached, in FLOP/s or bytes/s. `part` names the part and its cell."""
 
     rate: float
-    by: str
+    part: str = msgspec.field(name="by")
 
 
 class Ceilings(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -117,10 +117,10 @@ class OpenDevice:
 class Way:
     """The plan or kernel with which a device would do a piece of work.
 
-    `by` is the plan's tag or the kernel's name. It is None if there is none (`problem` says why) or if it was not
-    checked. `workspace_bytes` is needed in addition to the operands."""
+    `implementation` is the plan's tag or the kernel's name. It is None if there is none (`problem` says why) or if it
+    was not checked. `workspace_bytes` is needed in addition to the operands."""
 
-    by: str | None
+    implementation: str | None
     workspace_bytes: int = 0
     problem: str | None = None
 

@@ -91,8 +91,8 @@ def kinds_of_backends(backends: Iterable[str] | None = None) -> dict[str, Packag
 
     The value is the package that is missing here, or None. Unknown backends are skipped: the plan reports them."""
     kinds: dict[str, Package | None] = {}
-    known = None if backends is None else [name for name in backends if backend_problem(name) is None]
-    for name in backend_names() if known is None else dict.fromkeys(known):
+    names = backend_names() if backends is None else [name for name in backends if backend_problem(name) is None]
+    for name in dict.fromkeys(names):
         for kind, packages in backend(name).DEVICES.items():
             missing = next((package for package in packages if not package.is_installed()), None)
             # One backend with all its packages is enough; otherwise report what the first backend lacks.

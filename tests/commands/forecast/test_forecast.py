@@ -111,8 +111,8 @@ def test_every_work_of_every_cell_is_planned_called_or_compiled_for_that_gpu(sta
     for cell in forecast.cells:
         assert cell.cannot_run is None
         assert cell.problems == ()
-        assert all(work.way.by for work in cell.works)
-        assert {work.way.by for work in cell.of_kind("graph")} == {"eng7_k2=1"}
+        assert all(work.way.implementation for work in cell.works)
+        assert {work.way.implementation for work in cell.of_kind("graph")} == {"eng7_k2=1"}
         assert cell.engines == {"eng7": len(cell.of_kind("graph"))}
         assert cell.workspace_bytes == 7 * 2**20  # conv_fprop's: the stem's has no statistics
         assert cell.demand.peak_bytes > 10**6
@@ -130,7 +130,7 @@ def test_a_work_without_a_plan_names_its_reason_and_counts_no_workspace(stand, t
     stand.no_plan = {"conv_fprop": "cuDNN has no plan"}
     cell = forecast_of(H200, tmp_path, configs=("fp16",)).cells[0]
     assert cell.problems == ("cuDNN has no plan",)
-    assert {work.way.by for work in cell.works if work.work.name == "conv_fprop"} == {None}
+    assert {work.way.implementation for work in cell.works if work.work.name == "conv_fprop"} == {None}
     assert cell.workspace_bytes == 0
 
 
@@ -166,7 +166,7 @@ def test_without_cudnn_and_cupy_memory_and_floor_are_forecast_all_the_same(stand
     assert cell.problems == ()
     assert (cell.floor_s, cell.floor_in_arithmetic_s) == (uncut.floor_s, uncut.floor_in_arithmetic_s)
     assert (cell.demand.peak_bytes, cell.workspace_bytes) == (uncut.demand.peak_bytes, 64 * 2**20)
-    assert {work.way.by for work in cell.of_kind("graph")} == {None}
+    assert {work.way.implementation for work in cell.of_kind("graph")} == {None}
 
 
 def test_a_trace_is_made_anew_when_asked_for_or_when_the_program_changed(stand, tmp_path, monkeypatch):
@@ -326,5 +326,5 @@ def test_everything_of_the_talk_runs_and_fits_on_an_h200(real_cudnn):
     forecast = forecasts.forecast(planned("naruse2018", H200, configs=TALK, batch_sizes=(128, 256)), H200)
     assert forecast.prospects.plans_unchecked is None and forecast.prospects.kernels_unchecked is None
     assert all(cell.problems == () and cell.fits for cell in forecast.cells)
-    assert all(work.way.by for cell in forecast.cells for work in cell.works)
+    assert all(work.way.implementation for cell in forecast.cells for work in cell.works)
     assert all(cell.workspace_bytes <= 512 * 2**20 for cell in forecast.cells)

@@ -107,8 +107,8 @@ def test_with_nsight_systems_the_profiled_steps_come_from_its_report(tmp_path):
     for phase in measured.phases:
         seen = sum(s.duration_s for s in timeline.spans_in("host", "phase") if s.name == phase.name)
         assert seen == pytest.approx(sum(phase.host_s), rel=0.05, abs=1e-3)
-    (whole,) = tracing.read(report)
-    assert len(whole.steps) == measured.warmup_steps + measured.timed_steps + 3
+    (full_timeline,) = tracing.read(report)
+    assert len(full_timeline.steps) == measured.warmup_steps + measured.timed_steps + 3
 
 
 def test_without_cupti_a_gpu_is_recorded_by_ranges_alone_and_that_is_said(monkeypatch):

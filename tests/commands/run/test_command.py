@@ -25,12 +25,14 @@ from tcbench.show import progress
 
 
 @pytest.mark.parametrize(
-    ("asked", "tuning"), [((), (False, 60.0)), (("--fresh-autotune", "--tuning-budget", "2m"), (True, 120.0))]
+    ("options", "tuning"), [((), (False, 60.0)), (("--fresh-autotune", "--tuning-budget", "2m"), (True, 120.0))]
 )
 @pytest.mark.parametrize(
     "measuring", [("run", "cpu"), ("gate", "cpu", "--base-python", sys.executable), ("profile", "fp32", "cpu")]
 )
-def test_how_plans_are_tuned_reaches_the_workers_of_every_command(monkeypatch, tmp_path, measuring, asked, tuning):
+def test_how_plans_are_tuned_reaches_the_workers_of_every_command(
+    monkeypatch, tmp_path, measuring, tuning_options, tuning
+):
     seen = []
 
     def stop(*_, **__):
@@ -41,8 +43,8 @@ def test_how_plans_are_tuned_reaches_the_workers_of_every_command(monkeypatch, t
     monkeypatch.delenv(messages.TUNING_BUDGET, raising=False)
     monkeypatch.setattr(Runner, "run", stop)
     monkeypatch.setattr("tcbench.commands.gate.turns.measure", stop)
-    options = ("--device", "cpu", "--data", "synthetic", "--image-size", "32", "--bs", "1", "-q")
-    assert tcbench(tmp_path, *measuring, *options, *asked).code == 130
+    cells = ("--device", "cpu", "--data", "synthetic", "--image-size", "32", "--bs", "1", "-q")
+    assert tcbench(tmp_path, *measuring, *cells, *options).code == 130
     assert seen == [tuning]
 
 

@@ -40,7 +40,7 @@ def test_ids_of_several_charts_on_a_page_differ_and_every_reference_has_its_own(
     for chart, its_ids in zip(charts, ids, strict=True):
         assert len(its_ids) == len(set(its_ids))
         assert set(re.findall(r"url\(#([^)]*)\)|href=\"#([^\"]*)\"", chart)) <= {(name, "") for name in its_ids} | {
-            ("", one) for one in its_ids
+            ("", name) for name in its_ids
         }
 
 

@@ -41,7 +41,7 @@ class Outline(HTMLParser):
     def handle_data(self, data):
         self.texts.append(data)
 
-    def of(self, name: str) -> list[dict[str, str | None]]:
+    def tags_named(self, name: str) -> list[dict[str, str | None]]:
         return [attributes for tag, attributes in self.tags if tag == name]
 
 
@@ -74,7 +74,7 @@ def test_every_element_is_closed_and_every_id_is_there_once(name):
 @pytest.mark.parametrize("name", PAGES)
 def test_nothing_in_the_page_names_an_address(name):
     page = Outline(text(name))
-    assert not page.of("link") and not page.of("img") and not page.of("iframe")
+    assert not page.tags_named("link") and not page.tags_named("img") and not page.tags_named("iframe")
     for _, attributes in page.tags:
         assert "src" not in attributes and "style" not in attributes
         assert not any(attribute.startswith("on") for attribute in attributes)
@@ -85,7 +85,9 @@ def test_nothing_in_the_page_names_an_address(name):
 
 def test_the_policy_allows_just_this_style_and_this_script():
     page = text("full")
-    policy = next(a["content"] for a in Outline(page).of("meta") if a.get("http-equiv") == "Content-Security-Policy")
+    policy = next(
+        a["content"] for a in Outline(page).tags_named("meta") if a.get("http-equiv") == "Content-Security-Policy"
+    )
     assert policy and policy.startswith("default-src 'none'; ") and "unsafe" not in policy
     assert page.index("Content-Security-Policy") < page.index("<style>") < page.index("<script>")
     for tag in ("style", "script"):
@@ -99,7 +101,7 @@ def test_whatever_a_record_says_is_text():
     shown = "".join(page.texts)
     for name in reports.HOSTILE[:4]:
         assert name in shown
-    assert len(page.of("script")) == 1
+    assert len(page.tags_named("script")) == 1
     assert "49" not in re.findall(r"\d+", "".join(page.texts[page.texts.index("Summary") :])[:2000])
     assert "\x00" not in text("hostile") and "\u202e" not in text("hostile")
 
@@ -110,10 +112,10 @@ def test_headings_are_in_order_and_landmarks_are_there(name):
     levels = [int(tag[1]) for tag, _ in page.tags if re.fullmatch("h[1-6]", tag)]
     assert levels[0] == 1 and levels.count(1) == 1
     assert all(after <= before + 1 for before, after in itertools.pairwise(levels))
-    assert [len(page.of(tag)) for tag in ("header", "nav", "main", "footer")] == [1, 1, 1, 1]
-    links = [a["href"] for a in page.of("a")]
+    assert [len(page.tags_named(tag)) for tag in ("header", "nav", "main", "footer")] == [1, 1, 1, 1]
+    links = [a["href"] for a in page.tags_named("a")]
     assert links[0] == links[1]
-    assert links[1:] == [f"#{a['id']}" for a in page.of("section")]
+    assert links[1:] == [f"#{a['id']}" for a in page.tags_named("section")]
 
 
 def test_every_chart_says_what_it_is_and_has_a_table():
@@ -126,10 +128,10 @@ def test_every_chart_says_what_it_is_and_has_a_table():
 
 def test_without_a_script_everything_is_there_and_nothing_pretends_to_work():
     page = Outline(text("full"))
-    [form] = [a for a in page.of("form") if a.get("class") == "filters"]
-    [switch] = [a for a in page.of("button") if a.get("id") == "theme"]
+    [form] = [a for a in page.tags_named("form") if a.get("class") == "filters"]
+    [switch] = [a for a in page.tags_named("button") if a.get("id") == "theme"]
     assert "hidden" in form and "hidden" in switch
-    assert not any("aria-sort" in a for a in page.of("th"))
+    assert not any("aria-sort" in a for a in page.tags_named("th"))
     assert len(re.findall("<tr>", text("full").partition('id="trials"')[2])) == 105 + 1
 
 
