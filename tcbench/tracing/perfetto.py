@@ -48,7 +48,7 @@ class _Event(msgspec.Struct, frozen=True):
 
 
 class _TimelineHead(msgspec.Struct, frozen=True):
-    """What a trace stores about one timeline beside its events."""
+    """The facts about one timeline that a trace stores in addition to its events."""
 
     label: str
     device: str
@@ -60,7 +60,7 @@ class _TimelineHead(msgspec.Struct, frozen=True):
 
 
 class _TraceHead(msgspec.Struct, frozen=True):
-    """What a trace stores beside its events: the schema, its timelines, and the record of the profiled trial."""
+    """The header of a trace: its schema, its timelines, and the record of the profiled trial."""
 
     schema: int
     version: str

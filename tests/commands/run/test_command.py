@@ -30,9 +30,7 @@ from tcbench.show import progress
 @pytest.mark.parametrize(
     "measuring", [("run", "cpu"), ("gate", "cpu", "--base-python", sys.executable), ("profile", "fp32", "cpu")]
 )
-def test_how_plans_are_tuned_reaches_the_workers_of_every_command(
-    monkeypatch, tmp_path, measuring, tuning_options, tuning
-):
+def test_how_plans_are_tuned_reaches_the_workers_of_every_command(monkeypatch, tmp_path, measuring, options, tuning):
     seen = []
 
     def stop(*_, **__):
