@@ -17,29 +17,20 @@ _SMALL = 1 << 16
 
 def relu(engine: Engine, work: w.Relu) -> Choice:
     """Return oneDNN's implementation of y = max(x, 0), or NumPy's once NaN was met."""
-    slices, size, flat = _slices(engine, work)
-
-    def describe(dtype: str) -> int:
-        return _describe_relu(engine, engine.descriptor(dtype, (size,), (1,)).handle)
-
-    choice = _first(engine, work.dtype, describe, slices, flat(library.SRC), flat(library.DST, written=True))
+    choice = _flat(engine, work, (library.SRC, library.DST), functools.partial(_describe_relu, engine))
     return _keeping_nan(engine, work, choice)
 
 
 def relu_backward(engine: Engine, work: w.ReluBackward) -> Choice:
     """Return oneDNN's implementation of gx = gy where y > 0, else 0."""
-    slices, size, flat = _slices(engine, work)
 
-    def describe(dtype: str) -> int:
-        """Return oneDNN's description of the gradient of ReLU in this dtype."""
-        stored = engine.descriptor(dtype, (size,), (1,)).handle
+    def describe(stored: int) -> int:
         forward = _describe_relu(engine, stored)
         return engine.describe(
             "eltwise_backward", library.RELU_FROM_OUTPUT, stored, stored, stored, 0.0, 0.0, forward, engine.plain
         )
 
-    operands = flat(library.DIFF_DST), flat(library.DST), flat(library.DIFF_SRC, written=True)
-    return _first(engine, work.dtype, describe, slices, *operands)
+    return _flat(engine, work, (library.DIFF_DST, library.DST, library.DIFF_SRC), describe)
 
 
 def _describe_relu(engine: Engine, stored: int) -> int:
@@ -50,16 +41,12 @@ def _describe_relu(engine: Engine, stored: int) -> int:
 
 def add(engine: Engine, work: w.Add | w.AddRelu) -> Choice:
     """Return oneDNN's implementation of a + b, or for AddRelu of max(a + b, 0)."""
-    slices, size, flat = _slices(engine, work)
     attributes = engine.attributes(relu_after=isinstance(work, w.AddRelu))
 
-    def describe(dtype: str) -> int:
-        stored = engine.descriptor(dtype, (size,), (1,)).handle
+    def describe(stored: int) -> int:
         return engine.describe("binary", library.BINARY_ADD, stored, stored, stored, attributes)
 
-    choice = _first(
-        engine, work.dtype, describe, slices, flat(library.SRC), flat(library.SRC_1), flat(library.DST, written=True)
-    )
+    choice = _flat(engine, work, (library.SRC, library.SRC_1, library.DST), describe)
     return _keeping_nan(engine, work, choice) if isinstance(work, w.AddRelu) else choice
 
 
@@ -85,7 +72,7 @@ def max_pool(engine: Engine, work: w.MaxPoolForward | w.MaxPoolBackward) -> Choi
     window = ((pool.stride,) * 2, (pool.ksize,) * 2, (0, 0), (pool.pad,) * 2, padding_after)
     x_sizes, y_sizes = (pool.n, pool.c, pool.h, pool.w), (pool.n, pool.c, pool.p, pool.q)
     backward = isinstance(work, w.MaxPoolBackward)
-    choice = _pooling(engine, pool, library.POOLING_MAX, x_sizes, y_sizes, window, backward=backward, places=True)
+    choice = _pooling(engine, pool, x_sizes, y_sizes, window, backward=backward, places=True)
     return choice if backward else _keeping_nan(engine, work, choice)
 
 
@@ -94,13 +81,12 @@ def global_average(engine: Engine, work: w.GlobalAverageForward | w.GlobalAverag
     size = (work.h, work.w)
     window, x_sizes, y_sizes = (size, size, (0, 0), (0, 0), (0, 0)), (work.n, work.c, *size), (work.n, work.c, 1, 1)
     backward = isinstance(work, w.GlobalAverageBackward)
-    return _pooling(engine, work, library.POOLING_AVERAGE, x_sizes, y_sizes, window, backward=backward, places=False)
+    return _pooling(engine, work, x_sizes, y_sizes, window, backward=backward, places=False)
 
 
 def _pooling(
     engine: Engine,
     maps: w.Pool | w.GlobalAverageForward | w.GlobalAverageBackward,
-    algorithm: int,
     x_sizes: tuple[int, ...],
     y_sizes: tuple[int, ...],
     window: Sequence[Sequence[int]],
@@ -112,11 +98,10 @@ def _pooling(
 
     Args:
         maps: the layout and dtype.
-        algorithm: POOLING_MAX or POOLING_AVERAGE.
         window: stride, size, dilation, padding before and padding after, each for rows and columns.
-        places: whether there is an operand of type uint8 with the place of each maximum.
+        places: whether to pool maxima, with an operand of type uint8 for their places, rather than means.
     """
-    window = tuple(map(library.dims, window))
+    window, algorithm = tuple(map(library.dims, window)), library.POOLING_MAX if places else library.POOLING_AVERAGE
 
     def stored(dtype: str, sizes: tuple[int, ...]) -> Descriptor:
         return engine.descriptor(dtype, sizes, strides(maps.layout, sizes))
@@ -145,12 +130,21 @@ def n_slices(engine: Engine, rows: int, width: int = 1) -> int:
     return engine.slices(rows) if rows * width > _SMALL else 1
 
 
-def _slices(engine: Engine, work: w.Pointwise) -> tuple[int, int, Callable[..., Binding]]:
-    """Return the number of slices, the values per slice, and a function that makes a binding of an argument's index."""
+def _flat(engine: Engine, work: w.Pointwise, indices: tuple[int, ...], describe: Callable[[int], int]) -> Choice:
+    """Return oneDNN's implementation of an operation on flat arrays, which all have the same descriptor.
+
+    Args:
+        indices: oneDNN's arguments, in the order of the operands; the last one is written.
+        describe: returns the description for the descriptor's handle.
+    """
     slices = n_slices(engine, work.size)
-    size = work.size // slices
-    flat = engine.descriptor(work.dtype, (size,), (1,))
-    return slices, size, functools.partial(Binding, stored=flat, step=flat.bytes)
+
+    def flat(dtype: str) -> Descriptor:
+        return engine.descriptor(dtype, (work.size // slices,), (1,))
+
+    stored = flat(work.dtype)
+    operands = [Binding(index, stored, index == indices[-1], stored.bytes) for index in indices]
+    return _first(engine, work.dtype, lambda dtype: describe(flat(dtype).handle), slices, *operands)
 
 
 def _keeping_nan(engine: Engine, work: w.Work, choice: Choice) -> Choice:

@@ -103,15 +103,8 @@ def _product(conv: w.Conv2d, left: Array, right: Array) -> Array:
     return left @ right if conv.layout == "NCHW" else (right.T @ left.T).T
 
 
-def _is_product(conv: w.Conv2d) -> bool:
-    """Return whether the columns are the images themselves, since the convolution is a matrix product."""
-    return (conv.r, conv.s, conv.stride, conv.pad) == (1, 1, 1, 0)
-
-
 def _columns(conv: w.Conv2d, images: Array) -> Array:
     """Return the columns (features, pixels) of images."""
-    if _is_product(conv):
-        return _matrix(conv, images)
     shape = (conv.c * conv.r * conv.s, len(images) * conv.p * conv.q)
     stored = np.empty(shape if conv.layout == "NCHW" else shape[::-1], images.dtype)
     _fill(conv, images, _by_tap(conv, stored))
@@ -120,8 +113,6 @@ def _columns(conv: w.Conv2d, images: Array) -> Array:
 
 def _from_columns(conv: w.Conv2d, columns: Array) -> Array:
     """Return images of which each pixel is the sum over its copies in the columns (features, pixels)."""
-    if _is_product(conv):
-        return from_planes(conv.layout, columns.reshape(conv.c, -1, conv.h, conv.w))
     by_tap = _by_tap(conv, columns if conv.layout == "NCHW" else columns.T)
     images = np.empty(w.stored(conv.layout, by_tap.shape[3], conv.c, conv.h, conv.w), columns.dtype)
     _sum(conv, by_tap, images)
