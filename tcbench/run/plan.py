@@ -150,11 +150,11 @@ def _without_other_precision(configs: tuple[Config, ...], device: Device) -> tup
     emulated = backend(DEFAULT_BACKEND).RUNGS.emulated(lows, device.instructions)
     computed = [low for low in lows if low not in emulated]
     other_precision, chosen_precision = ("fp16", "bf16") if "bf16" in computed else ("bf16", "fp16")
-    why = f"this processor computes in {chosen_precision}"
+    why = f"one low precision is enough, and this processor has instructions for {chosen_precision}"
     if not computed:
-        why = "this processor computes in neither bf16 nor fp16; fp16 shows the rungs, but no gain"
+        why = "this processor has instructions for neither bf16 nor fp16; fp16 shows the rungs, but no gain"
     chosen = tuple(config for config in configs if other_precision not in config.rungs)
-    return chosen, f"{other_precision} is left out: {why}; --config '{other_precision}*' chooses it"
+    return chosen, f"{other_precision} is left out: {why}; --config '{other_precision}*' selects it"
 
 
 def _base_and_best(scenario: Scenario, configs: tuple[Config, ...], device: Device) -> tuple[Config, ...]:

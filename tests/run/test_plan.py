@@ -150,19 +150,20 @@ OLD = dataclasses.replace(CPU, title="Old CPU", instructions=frozenset({"avx2"})
 NEW = dataclasses.replace(CPU, instructions=frozenset({"avx2", "amx_bf16"}))
 BOTH = dataclasses.replace(CPU, instructions=frozenset({"amx_bf16", "amx_fp16"}))
 FP16 = dataclasses.replace(CPU, instructions=frozenset({"amx_fp16"}))
+ENOUGH = "one low precision is enough, and this processor has instructions for"
 
 
 @pytest.mark.parametrize(
     ("device", "low", "left_out"),
     [
-        (NEW, "bf16", "fp16 is left out: this processor computes in bf16; --config 'fp16*' chooses it"),
-        (BOTH, "bf16", "fp16 is left out: this processor computes in bf16; --config 'fp16*' chooses it"),
-        (FP16, "fp16", "bf16 is left out: this processor computes in fp16; --config 'bf16*' chooses it"),
+        (NEW, "bf16", f"fp16 is left out: {ENOUGH} bf16; --config 'fp16*' selects it"),
+        (BOTH, "bf16", f"fp16 is left out: {ENOUGH} bf16; --config 'fp16*' selects it"),
+        (FP16, "fp16", f"bf16 is left out: {ENOUGH} fp16; --config 'bf16*' selects it"),
         (
             OLD,
             "fp16",
-            "bf16 is left out: this processor computes in neither bf16 nor fp16; fp16 shows the rungs, but no "
-            "gain; --config 'bf16*' chooses it",
+            "bf16 is left out: this processor has instructions for neither bf16 nor fp16; fp16 shows the rungs, but no "
+            "gain; --config 'bf16*' selects it",
         ),
     ],
     ids=["bf16", "both", "fp16", "neither"],
