@@ -59,11 +59,11 @@ def main() -> NoReturn:
     except TcbenchError as error:
         if debug:
             traceback.print_exc()
-        from tcbench.core.text import plain
+        from tcbench.core.text import plain, runnable
 
         # Escape control characters, which may come from a record. Only lists of differences have several lines.
         lines = str(error).split("\n") if isinstance(error, NotComparableError) else [str(error)]
-        text = "\n".join(map(plain, lines))
+        text = runnable("\n".join(map(plain, lines)))
         typer.echo(f"tcbench: error: {text}", err=True)
         sys.exit(error.exit_code)
     except KeyboardInterrupt:

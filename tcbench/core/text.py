@@ -25,6 +25,16 @@ def digits(number: float, n: int = 3) -> str:
     return f"{Decimal(f'{number:.{n}g}'):f}"
 
 
+def started_by_uv() -> bool:
+    """Return whether this process was started by `uv run`."""
+    return "UV_RUN_RECURSION_DEPTH" in os.environ
+
+
+def runnable(text: str) -> str:
+    """Return a message with `uv run` before the tcbench commands that it quotes, if this one was started that way."""
+    return text.replace("`tcbench ", "`uv run tcbench ") if started_by_uv() else text
+
+
 def shell_line(words: Iterable[str]) -> str:
     """Return a command line that bash splits into these words, even if they contain bytes that are no text."""
     return " ".join(shlex.quote(word) if word.isprintable() else _in_octal(word) for word in words)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import inspect
 import itertools
-import os
 import re
 import sys
 from collections.abc import Callable, Container, Iterator, Sequence
@@ -17,7 +16,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from tcbench import __version__
 from tcbench.core.errors import TcbenchError
-from tcbench.core.text import shell_line
+from tcbench.core.text import shell_line, started_by_uv
 from tcbench.show import streams
 
 INTERRUPTED = 130
@@ -295,7 +294,7 @@ def _root(
 
 def command_line(*words: str) -> str:
     """Return a tcbench command to paste into a shell, with `uv run` in front if this one was started that way."""
-    return shell_line([*("uv", "run") * ("UV_RUN_RECURSION_DEPTH" in os.environ), "tcbench", *words])
+    return shell_line([*("uv", "run") * started_by_uv(), "tcbench", *words])
 
 
 def words_again(*, resume: bool) -> list[str]:

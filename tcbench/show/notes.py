@@ -8,6 +8,7 @@ from pathlib import Path
 
 import typer
 
+from tcbench.core.text import runnable
 from tcbench.show.streams import STANDARD_OUTPUT
 
 MOST_LINES = 2
@@ -32,6 +33,7 @@ def wrap_lines(text: str, columns: int) -> list[str]:
 
 def aside(text: str) -> None:
     """Print a note on standard error, such as which files were skipped."""
+    text = runnable(text)
     columns = shutil.get_terminal_size().columns if sys.stderr.isatty() else len(text)
     typer.echo("\n".join(wrap_lines(text, columns)), err=True)
 

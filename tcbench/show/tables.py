@@ -21,6 +21,7 @@ from rich.text import Text
 from tcbench.analysis.stats import Interval
 from tcbench.core.groups import grouped
 from tcbench.core.record import Cell
+from tcbench.core.text import runnable
 from tcbench.show.format import factor, milliseconds, number, percent, plus_minus, rate, size
 from tcbench.show.next_steps import NextStep, next_lines
 from tcbench.show.notes import notes_that_fit, wrap_lines
@@ -63,7 +64,7 @@ class Screen(Console):
     def notes(self, notes: Iterable[str]) -> None:
         """Print notes under tables: all of them with --details, otherwise those that matter most."""
         omitted = [f"A wider terminal also shows: {', '.join(self._left_out)}."] * bool(self._left_out)
-        notes = [*omitted, *notes]
+        notes = [type(note)(runnable(note)) for note in (*omitted, *notes)]
         self.say(*(notes if self._details else notes_that_fit(notes, self._columns or self.width)), style="dim")
 
     def offer(self, steps: Iterable[NextStep]) -> None:

@@ -249,3 +249,11 @@ def test_a_last_line_that_is_cut_off_is_left_out_and_said(tmp_path: Path, words:
     assert (done.code, done.err.splitlines()[0]) == (0, f"note: {note}")
     if words.startswith("report"):
         assert "the last line is cut off" in (tmp_path / "cut-report.html").read_text("utf-8")
+
+
+@pytest.mark.parametrize("started_by_uv", [False, True])
+def test_a_command_that_an_error_or_a_note_quotes_runs_as_printed(tmp_path, monkeypatch, started_by_uv):
+    environment = {"UV_RUN_RECURSION_DEPTH": "1"} if started_by_uv else {}
+    said = tcbench(tmp_path, "explain", **environment)
+    quoted = "`uv run tcbench run`" if started_by_uv else "`tcbench run`"
+    assert (said.code, said.err.count("tcbench run`"), quoted in said.err) == (2, 1, True)
