@@ -30,7 +30,6 @@ RENAMED = [
     ("tcbench.backends.own.checked", "tcbench.engine.backends.own.checked_session"),
     ("tcbench.backends.chainer.kfac.share", "tcbench.engine.backends.chainer.kfac.assign_ranks"),
     ("tcbench.backends.feeds.dali.DaliFeed._explained", "tcbench.engine.feeds.dali.DaliFeed._specific_error"),
-    ("tcbench.core.numerics._of_ranks", "tcbench.core.numerics._ranks_technique"),
     ("tcbench.show.charts.waterfall._Scale.of", "tcbench.commands.plot.ladder_chart._LadderScale.fit"),
     ("tcbench.analysis.diff.changed", "tcbench.commands.diff.differences.changed_cells"),
     ("tcbench.show.diff.shared_out", "tcbench.commands.diff.table.shares_are_meaningful"),

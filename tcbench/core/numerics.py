@@ -44,8 +44,8 @@ class Technique(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     label: str
     rung: str
-    scaling: Scaling
-    masters: bool
+    scaling: Scaling = "none"
+    masters: bool = False
     batch: Sharding = "whole"
     rate: Rate = "constant"
 
@@ -69,17 +69,13 @@ et al., "Mixed Precision Training", 2018, sections 3.1 and 3.2; D. Kalamkar et a
 Learning Training", 2019."""
 
 
-def _ranks_technique(name: str, label: str, batch: Sharding, rate: Rate) -> Technique:
-    return Technique(name=name, label=label, rung=BASE, scaling="none", masters=False, batch=batch, rate=rate)
-
-
 RANKS_TECHNIQUES: dict[str, Technique] = by_name(
     [
-        _ranks_technique(ONE_RANK, "one rank, global batch", "whole", "warm-up"),
-        _ranks_technique("ranks", "ranks, linear scaling, warm-up", "ranks", "warm-up"),
-        _ranks_technique("no-warm-up", "ranks, linear scaling alone", "ranks", "scaled"),
-        _ranks_technique("unscaled", "ranks, one rank's rate", "ranks", "own"),
-        _ranks_technique("own-batch", "one rank, its own batch and rate", "turns", "own"),
+        Technique(name=ONE_RANK, label="one rank, global batch", rung=BASE, batch="whole", rate="warm-up"),
+        Technique(name="ranks", label="ranks, linear scaling, warm-up", rung=BASE, batch="ranks", rate="warm-up"),
+        Technique(name="no-warm-up", label="ranks, linear scaling alone", rung=BASE, batch="ranks", rate="scaled"),
+        Technique(name="unscaled", label="ranks, one rank's rate", rung=BASE, batch="ranks", rate="own"),
+        Technique(name="own-batch", label="one rank, its own batch and rate", rung=BASE, batch="turns", rate="own"),
     ]
 )
 """The techniques on several ranks, in the order in which they run and are shown. P. Goyal et al., 2017, sections 2.1

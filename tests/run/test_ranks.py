@@ -244,7 +244,7 @@ def test_over_a_network_a_rank_must_know_the_secret():
     wrong = lambda address: rank_command("join()\ntime.sleep(60)", address[:-32] + "0" * 32)  # noqa: E731
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ranks, "_JOIN_S", 4.0)
-        with pytest.raises(launchers.SelectionError, match=r"0 of 2 ranks came|ended before its ranks"):
+        with pytest.raises(launchers.SelectionError, match=r"0 of 2 ranks connected|ended before its ranks"):
             ranks.probe(far, 2, wrong, dict(os.environ))
 
 

@@ -32,8 +32,8 @@ def refusal(path: str) -> str | None:
     Returns None if all feeds can. Raises OSError if the file cannot be read."""
     file = os.open(path, os.O_RDONLY)
     try:
-        if hasattr(os, "posix_fadvise"):  # no read-ahead, so that this check does not fill the page cache for a run
-            os.posix_fadvise(file, 0, 0, os.POSIX_FADV_RANDOM)
+        # No read-ahead, so that this check does not fill the page cache for a run.
+        os.posix_fadvise(file, 0, 0, os.POSIX_FADV_RANDOM)
         head = os.read(file, _BLOCK_BYTES)
         if head.startswith(b"\xff\xd8"):
             return _jpeg(file, head)
