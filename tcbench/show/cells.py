@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from tcbench.analysis.stats import Interval
 from tcbench.analysis.summary import CellSummary, Unit, base_config, judged
 from tcbench.show.format import limits, number
-from tcbench.show.naming import rate_unit
-from tcbench.show.simulated import is_simulated
+from tcbench.show.naming import is_simulated, rate_unit
 from tcbench.show.tables import BYTES, COUNT, FACTOR, NUMBER, RATE, SECONDS, Column
 
 

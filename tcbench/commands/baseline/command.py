@@ -75,7 +75,7 @@ def show(
     from tcbench.commands.run.table import footnotes, reasons, results_table, summary_json
     from tcbench.core import store
     from tcbench.run import baseline
-    from tcbench.show import simulated
+    from tcbench.show import naming
 
     path = baseline.baseline_path(name, out)
     records = read_results([str(path)], out).records
@@ -86,7 +86,7 @@ def show(
         typer.echo(summary_json(name, path, summaries, over_base))
         return
     console = make_console(details=details)
-    console.say(*simulated.simulation_lines(record.environment for record in records), style="bold")
+    console.say(*naming.simulation_lines(record.environment for record in records), style="bold")
     console.say(facts(description), "")
     console.print(results_table(summaries, over_base))
     console.say(*reasons(summaries), style="yellow")

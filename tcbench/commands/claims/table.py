@@ -13,10 +13,9 @@ from tcbench.core.record import TAKE_ENOUGH
 from tcbench.show.bottlenecks import limit_sentence
 from tcbench.show.document import document, fields
 from tcbench.show.format import factor, number, rate
-from tcbench.show.naming import code_name
+from tcbench.show.naming import code_name, is_simulated, measured_or_simulated
 from tcbench.show.notes import Caution
 from tcbench.show.page.page import AnyBlock, Data, Heading, Prose, Section, say
-from tcbench.show.simulated import is_simulated, measured_or_simulated
 from tcbench.show.tables import COUNT, Badge, Column, Table
 from tcbench.show.verdicts import STYLES
 

@@ -143,7 +143,7 @@ def with_allowed(comparison: Comparison, labels: Labels, allow: frozenset[str], 
 
 def side_name(name: str, records: Iterable[Record]) -> str:
     """Return a side's name, safe to print. Simulated results are marked in the name."""
-    from tcbench.show.simulated import mark_simulated
+    from tcbench.show.naming import mark_simulated
 
     return mark_simulated(plain(name), (record.environment for record in records))
 

@@ -22,10 +22,10 @@ from tcbench.show.charts.palette import INK, OTHER, QUIET, change_patch
 from tcbench.show.charts.provenance import first_panels
 from tcbench.show.charts.text import LEGEND, WORDS, drawable, shortened, text_width
 from tcbench.show.format import counted, milliseconds
+from tcbench.show.naming import mark_simulated
 from tcbench.show.page import drawings
 from tcbench.show.page.page import Prose, Section, say, strong
 from tcbench.show.sides import UNNAMED, Labels
-from tcbench.show.simulated import mark_simulated
 from tcbench.show.tables import COUNT, SECONDS, Column, Field, Table
 
 _ROW = 0.235

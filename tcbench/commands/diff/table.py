@@ -10,9 +10,9 @@ from tcbench.core.text import digits
 from tcbench.show.bottlenecks import doubt_words, doubtful
 from tcbench.show.document import document, fields
 from tcbench.show.format import counted, limits, listed, milliseconds, quotient
+from tcbench.show.naming import is_simulated, simulation_lines
 from tcbench.show.notes import Caution
 from tcbench.show.sides import UNNAMED, Labels, allowed_lines
-from tcbench.show.simulated import is_simulated, simulation_lines
 from tcbench.show.tables import COUNT, Column, Kind, Table
 
 _LEAST_SHARE = 0.01

@@ -32,11 +32,11 @@ from tcbench.show.charts.palette import INK, OTHER, PHASE_COLOURS, QUIET
 from tcbench.show.charts.provenance import first_panels, provenance_of, small_print
 from tcbench.show.charts.text import LEGEND, config_name, drawable, shortened, text_width
 from tcbench.show.format import counted, factor, limits, milliseconds, number
+from tcbench.show.naming import mark_simulated
 from tcbench.show.page import drawings
 from tcbench.show.page.page import AnyBlock, Paragraph, Piece, Points, Section, say, strong
 from tcbench.show.page.settings import SettingCells, Settings, left_out
 from tcbench.show.page.wording import kept_together, spaced
-from tcbench.show.simulated import mark_simulated
 from tcbench.show.tables import COUNT, Badge, Column, Table, config_in_ladder
 from tcbench.show.verdicts import STATUS_BADGES
 

@@ -42,7 +42,7 @@ def explain(
     from tcbench.commands.explain import table
     from tcbench.commands.forecast import forecast
     from tcbench.run import prediction
-    from tcbench.show import simulated
+    from tcbench.show import naming
 
     inputs = read_results(results, out, "timelines")
     if inputs.timelines:
@@ -56,14 +56,14 @@ def explain(
         typer.echo(table.to_json(explained))
         return
     console = make_console(details=details)
-    console.say(*simulated.simulation_lines(record.environment for record in inputs.records), style="bold")
+    console.say(*naming.simulation_lines(record.environment for record in inputs.records), style="bold")
     for heading, part in table.group_by_setting(explained):
         console.table(table.table(part), heading)
     if details:
         console.say(*table.sentences(explained), "")
     checks = table.checks(explained)
     if checks is not None:
-        ran = simulated.measured_or_simulated(record.environment for record in inputs.records)
+        ran = naming.measured_or_simulated(record.environment for record in inputs.records)
         console.table(checks, f"The model compared with what was {ran}:")
     console.notes(table.notes(explained))
     console.offer(_next_steps(explained, results or (), out))

@@ -25,10 +25,9 @@ from tcbench.show.bottlenecks import doubt_words, doubtful, limit_sentence, limi
 from tcbench.show.cells import outlier_lines
 from tcbench.show.document import document, fields
 from tcbench.show.format import factor, listed, milliseconds, number, percent, rate, size
-from tcbench.show.naming import rate_unit, setting_headings, stack_name
+from tcbench.show.naming import is_simulated, measured_or_simulated, rate_unit, setting_headings, stack_name
 from tcbench.show.notes import Caution
 from tcbench.show.sides import first_few
-from tcbench.show.simulated import is_simulated, measured_or_simulated
 from tcbench.show.tables import FACTOR, RATE, SECONDS, WHOLE_SHARE, Column, ConfigTable, Table, Words, cell_columns
 
 _APART = (INPUT, ALLREDUCE)

@@ -23,8 +23,7 @@ from tcbench.core.record import Record
 from tcbench.show import cells
 from tcbench.show.document import encoded, fields
 from tcbench.show.format import listed, plus_minus
-from tcbench.show.naming import stable_names, stack_name
-from tcbench.show.simulated import is_simulated
+from tcbench.show.naming import is_simulated, stable_names, stack_name
 from tcbench.show.tables import keyed
 
 Row = dict[str, Any]

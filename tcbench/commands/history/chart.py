@@ -27,9 +27,8 @@ from tcbench.show.charts.palette import FAINT, GAIN, INK, LOSS, PAPER, QUIET, fi
 from tcbench.show.charts.provenance import first_panels, provenance_of
 from tcbench.show.charts.text import LEGEND, SMALL, WORDS, config_name, drawable, line_height, text_width, wrapped
 from tcbench.show.format import change, counted, number, threshold
-from tcbench.show.naming import rate_unit
+from tcbench.show.naming import mark_simulated, rate_unit
 from tcbench.show.sides import first_few
-from tcbench.show.simulated import mark_simulated
 from tcbench.show.verdicts import FORMS, STATUS_BADGES
 
 MAX_REVISIONS = 120

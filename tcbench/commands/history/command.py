@@ -49,7 +49,7 @@ def history(
     from tcbench.commands.history.table import blocks, notes, to_json, verdict
     from tcbench.core import git, store
     from tcbench.hardware.machine import CHECKOUT
-    from tcbench.show import simulated
+    from tcbench.show import naming
     from tcbench.show.format import counted
 
     rule = Rule(outcome.threshold(threshold))
@@ -81,7 +81,7 @@ def history(
             typer.echo(line, err=True)
         return
     console = make_console(details=details)
-    console.say(*simulated.simulation_lines(cell.environment for cell in history.cells), style="bold")
+    console.say(*naming.simulation_lines(cell.environment for cell in history.cells), style="bold")
     for heading, table in blocks(history):
         console.table(table, heading)
     console.say(verdict(history))

@@ -12,9 +12,8 @@ from tcbench.commands.history.history import History, HistoryPoint
 from tcbench.core.record import TAKE_ENOUGH
 from tcbench.show.document import document, fields
 from tcbench.show.format import changes, counted, plural, threshold
-from tcbench.show.naming import distinguishing_settings, rate_unit
+from tcbench.show.naming import distinguishing_settings, is_simulated, rate_unit
 from tcbench.show.notes import Caution
-from tcbench.show.simulated import is_simulated
 from tcbench.show.tables import COUNT, RATE, Column, Table
 from tcbench.show.verdicts import FORMS, STYLES, signed, tone
 

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 
 from tcbench.core.groups import grouped
 from tcbench.core.record import Record
-from tcbench.show import simulated
+from tcbench.show import naming
 from tcbench.show.format import counted, libraries, listed, size
 from tcbench.show.naming import project_name, tcbench_name
 from tcbench.show.page.page import AnyBlock, Data, FactList, Heading, Section
@@ -38,7 +38,7 @@ def _facts(records: Sequence[Record]) -> Iterable[tuple[str, str]]:
     codes, gpus = [e.code for e in environments], [e.gpu for e in environments if e.gpu is not None]
     facts: dict[str, Iterable[str | None]] = {
         "device": (e.device_name for e in environments),
-        "simulation": simulated.simulation_lines(environments),
+        "simulation": naming.simulation_lines(environments),
         "GPU": (
             f"{gpu.name}, compute capability {'.'.join(map(str, gpu.compute_capability))}, {gpu.multiprocessors} SMs, "
             f"{size(gpu.memory_bytes)}"

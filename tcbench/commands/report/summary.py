@@ -15,10 +15,10 @@ from tcbench.core.record import TAKE_ENOUGH
 from tcbench.show.bottlenecks import limit_words
 from tcbench.show.cells import busy_line
 from tcbench.show.format import counted, factor, limits, listed, number, numbers, plural, plus_minus
+from tcbench.show.naming import is_simulated, simulation_lines
 from tcbench.show.page.page import AnyBlock, Data, FactList, Notice, Paragraph, Points, Prose, Section, say, strong
 from tcbench.show.page.settings import SettingCells, Settings
 from tcbench.show.page.wording import kept_together, spaced
-from tcbench.show.simulated import is_simulated, simulation_lines
 from tcbench.show.tables import FACTOR, RATE, Badge, Column, Table
 from tcbench.show.verdicts import STATUS_BADGES
 

@@ -25,7 +25,7 @@ from tcbench.show.charts.palette import INK, OTHER, PAPER, PHASE_COLOURS, QUIET
 from tcbench.show.charts.provenance import by_setting, first_panels, provenance_of, small_print
 from tcbench.show.charts.text import DPI, LABEL, WORDS, config_name, drawable, wrapped
 from tcbench.show.format import number, numbers
-from tcbench.show.simulated import mark_simulated
+from tcbench.show.naming import mark_simulated
 
 _HEIGHTS, _LOW = {1: 4.6, 2: 3.8, 3: 3.4}, 2.6
 """The height of a panel in inches, by the number of columns, and for more than two rows."""

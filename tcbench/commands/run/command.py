@@ -247,7 +247,7 @@ def _show_results(
     from tcbench.commands.run import networks_chart, scaling_table
     from tcbench.commands.run.scaling import curves
     from tcbench.commands.run.table import fastest_sentence, footnotes, reasons, results_table, summary_json, tally
-    from tcbench.show import simulated
+    from tcbench.show import naming
     from tcbench.show.saving import save_each
 
     def draw() -> Any:
@@ -273,7 +273,7 @@ def _show_results(
         return
     stdout = make_console()
     stdout.print()
-    stdout.say(*simulated.simulation_lines(summary.environment for summary in summaries), style="bold")
+    stdout.say(*naming.simulation_lines(summary.environment for summary in summaries), style="bold")
     stdout.table(results_table(summaries, ratios))
     if scaling:
         stdout.table(scaling_table.table(scaling))

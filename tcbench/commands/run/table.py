@@ -13,8 +13,8 @@ from tcbench.show import cells
 from tcbench.show.cells import Row
 from tcbench.show.document import fields, versioned
 from tcbench.show.format import counted, factor, limits, listed, milliseconds
+from tcbench.show.naming import emulation_lines, is_simulated
 from tcbench.show.notes import Caution
-from tcbench.show.simulated import emulation_lines, is_simulated
 from tcbench.show.tables import ConfigTable, keyed
 
 

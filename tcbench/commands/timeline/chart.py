@@ -32,10 +32,9 @@ from tcbench.show.charts.palette import COPY, INK, OTHER, PAPER, PHASE_COLOURS, 
 from tcbench.show.charts.provenance import first_panels
 from tcbench.show.charts.text import DPI, LABEL, SMALL, WORDS, drawable, shortened, text_width, wrapped
 from tcbench.show.format import milliseconds, number
-from tcbench.show.naming import another_session
+from tcbench.show.naming import another_session, mark_simulated
 from tcbench.show.page import drawings
 from tcbench.show.page.page import Section
-from tcbench.show.simulated import mark_simulated
 from tcbench.show.tables import SECONDS, Column, Table
 
 DEFAULT_STEPS = 3

@@ -12,9 +12,15 @@ from tcbench.core.record import Cell, cell_settings
 from tcbench.show.cells import busy_line, interval_over
 from tcbench.show.charts.text import drawable, drawable_title
 from tcbench.show.format import counted, libraries
-from tcbench.show.naming import project_name, stack_name, tcbench_name
+from tcbench.show.naming import (
+    emulation_lines,
+    mark_simulated,
+    project_name,
+    simulation_lines,
+    stack_name,
+    tcbench_name,
+)
 from tcbench.show.sides import first_few
-from tcbench.show.simulated import emulation_lines, mark_simulated, simulation_lines
 
 P = TypeVar("P")
 
