@@ -53,6 +53,14 @@ RENAMED = [
         "tcbench.engine.accelerators.cpu.arrays.HostArrays.upload",
     ),
     (
+        "tcbench.accelerators.cpu.onednn.pointwise.relu_backward.describe",
+        "tcbench.engine.accelerators.cpu.onednn.pointwise._flat.flat",
+    ),
+    (
+        "tcbench.engine.accelerators.cpu.reference.convolution._from_columns",
+        "tcbench.engine.accelerators.cpu.reference.convolution.fprop.compute",
+    ),
+    (
         "tcbench.engine.accelerators.cpu.reference.update.update_by",
         "tcbench.engine.accelerators.cpu.reference.update.batched_update",
     ),

@@ -89,14 +89,6 @@ def _help() -> None:
         del job  # otherwise its arrays would live until the next job
 
 
-def set_threads(n: int) -> None:
-    """Set the number of threads that `run` uses, including the caller."""
-    global _threads
-    if n < 1:
-        raise ValueError(f"threads: expected at least 1, got {n}")
-    _threads = n
-
-
 def get_threads() -> int:
     """Return the number of threads that `run` uses, including the caller."""
     return _threads
@@ -104,17 +96,19 @@ def get_threads() -> int:
 
 @contextlib.contextmanager
 def use(n: int) -> Iterator[None]:
-    """Set the number of threads of `run` within a `with` block, and limit BLAS to one thread there."""
-    global _blas_is_limited
+    """Set the number of threads of `run`, with the caller, within a `with` block, and limit BLAS to one there."""
+    global _threads, _blas_is_limited
+    if n < 1:
+        raise ValueError(f"threads: expected at least 1, got {n}")
     threads_before, limited_before = _threads, _blas_is_limited
-    set_threads(n)
+    _threads = n
     try:
         with _nothing if limited_before else limited(_blas, 1):
             _blas_is_limited = True
             yield
     finally:
         _blas_is_limited = limited_before
-        set_threads(threads_before)
+        _threads = threads_before
 
 
 @contextlib.contextmanager

@@ -41,7 +41,7 @@ class NvmlGpu:
         nvml = self._nvml
         ecc, persistence = self._ask("nvmlDeviceGetEccMode"), self._ask("nvmlDeviceGetPersistenceMode")
         return GpuState(
-            driver=_text(self._ask_system("nvmlSystemGetDriverVersion")),
+            driver=self._ask_system("nvmlSystemGetDriverVersion"),
             power_limit_w=_thousandth(self._ask("nvmlDeviceGetEnforcedPowerLimit")),
             default_power_limit_w=_thousandth(self._ask("nvmlDeviceGetPowerManagementDefaultLimit")),
             max_sm_clock_mhz=self._ask("nvmlDeviceGetMaxClockInfo", nvml.NVML_CLOCK_SM),
@@ -179,8 +179,3 @@ def watch(index: int, start: float) -> NvmlWatch | None:
 
 def _thousandth(value: int | None) -> float | None:
     return None if value is None else value / 1000
-
-
-def _text(value: Any) -> str | None:
-    """Return the text of an answer; an older nvidia-ml-py returns bytes."""
-    return value.decode() if isinstance(value, bytes) else value

@@ -112,7 +112,7 @@ def test_threads_context_restores_the_number_even_after_an_error():
 
 def test_fewer_than_one_thread_is_refused():
     with pytest.raises(ValueError, match="at least 1, got 0"):
-        threads.set_threads(0)
+        threads.use(0).__enter__()
 
 
 @pytest.mark.parametrize(("total", "size"), [(0, 4), (1, 4), (10, 4), (10, 1), (10, 100)])
