@@ -108,7 +108,7 @@ def reference(
                     for parameter, gradient in zip(session.step.model.params(), means, strict=True):
                         parameter.grad = gradient.copy()
                 else:
-                    session.step.optimizer.read(tuple(mean.copy() for mean in means))
+                    session.step.optimizer.use_gradients(tuple(mean.copy() for mean in means))
                 for phase in session.phases[4 if divides else 3 :]:
                     phase.run()
         return losses, before, training.parameters(sessions[0])

@@ -12,9 +12,9 @@ _TOPOLOGY = Path("/sys/devices/system/cpu")
 def share(masks: Sequence[frozenset[int]], local_rank: int) -> tuple[tuple[int, ...], str]:
     """Return the processors to bind a rank to, and in words how the ranks of its host share processors.
 
-    `masks` has the processors that each rank may use when it starts. If all masks are the same, they are divided
-    equally, with hardware threads of a core kept together. If they are disjoint, the launcher has already bound the
-    ranks. An empty result means that the rank is not bound."""
+    `masks` has the processors that each rank may use when it starts. If all masks are equal, their processors are
+    divided equally among the ranks, with hardware threads of a core kept together. If the masks are disjoint, the
+    launcher has already bound the ranks. No processors are returned for a rank that should not be bound."""
     mask = masks[local_rank]
     if len(masks) == 1:
         return tuple(sorted(mask)), "alone on its host"
@@ -36,7 +36,8 @@ def first(count: int | None = None) -> tuple[int, ...]:
 
 def split_core(processors: Sequence[int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Split processors into the first core, with all of its hardware threads, and the rest. If all belong to one core,
-    or Linux does not tell, the first part is one processor. A single processor is returned as both parts."""
+    or if Linux does not report cores, the first part is one processor. A single processor is returned as both
+    parts."""
     core = tuple(processor for processor in processors if _place(processor)[:2] == _place(processors[0])[:2])
     if len(core) == len(processors):
         core = tuple(processors[:1])
@@ -57,7 +58,7 @@ def _place(processor: int) -> tuple[int, int, int]:
 
 
 def _topology(processor: int, name: str) -> int:
-    """Return a number from the processor's topology in /sys, or 0 if Linux does not tell."""
+    """Return a number from the processor's topology in /sys, or 0 if Linux does not report it. `name` is a file."""
     try:
         return int(kernel.text(_TOPOLOGY / f"cpu{processor}" / "topology" / name))
     except ValueError:

@@ -38,23 +38,25 @@ def peak_resident_bytes() -> int:
     It is the sum of this process's peak (VmHWM, else `ru_maxrss`), the memory that living children do not share now,
     and the peak of the largest ended child. The latter counts only if it exceeds this process's peak, because a child's
     `ru_maxrss` starts at its parent's peak (Linux keeps the larger value in exec)."""
-    own_bytes = _kilobytes(_STATUS, "VmHWM") or _largest_bytes(resource.RUSAGE_SELF)
-    ended_bytes = _largest_bytes(resource.RUSAGE_CHILDREN)
+    own_bytes = _sum_bytes(_STATUS, "VmHWM") or _peak_bytes(resource.RUSAGE_SELF)
+    ended_bytes = _peak_bytes(resource.RUSAGE_CHILDREN)
     living_bytes = sum(
-        _kilobytes(Path(f"/proc/{pid}/smaps_rollup"), "Private_Clean|Private_Dirty")
+        _sum_bytes(Path(f"/proc/{pid}/smaps_rollup"), "Private_Clean|Private_Dirty")
         for pid in load.family(os.getpid())
         if pid != os.getpid()
     )
     return own_bytes + living_bytes + (ended_bytes if ended_bytes > own_bytes else 0)
 
 
-def _largest_bytes(who: int) -> int:
-    """Return the peak resident memory of this process or of its largest ended child, or 0 if it is unknown."""
+def _peak_bytes(who: int) -> int:
+    """Return the peak resident memory of this process (RUSAGE_SELF) or of its largest ended child (RUSAGE_CHILDREN).
+
+    Returns 0 if it is unknown."""
     with contextlib.suppress(OSError):
         return int(resource.getrusage(who).ru_maxrss) * 1024
     return 0
 
 
-def _kilobytes(file: Path, names: str) -> int:
-    """Return the sum, in bytes, of the lines of a file in /proc whose names match a pattern."""
+def _sum_bytes(file: Path, names: str) -> int:
+    """Return the sum, in bytes, of the lines of a file in /proc whose names match the regular expression `names`."""
     return sum(int(kilobytes) * 1024 for kilobytes in re.findall(rf"(?m)^(?:{names}):\s*(\d+)", kernel.text(file)))

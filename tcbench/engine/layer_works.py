@@ -1,4 +1,4 @@
-"""The works of a model's layers: what each layer computes in the forward and in the backward phase."""
+"""The operations of a model's layers: what each layer computes in the forward and in the backward phase."""
 
 import itertools
 from collections.abc import Iterator
@@ -14,9 +14,9 @@ _STORED: dict[str, work.DType] = {"fp16": "float16", "bf16": "bfloat16"}
 
 
 def layer_works(cell: Cell) -> Iterator[tuple[str, str, list[work.Work]]]:
-    """Yield (phase, name, works) of each layer of the cell's model, forward and then backward.
+    """Yield (phase, name, operations) for each layer of the cell's model, forward and then backward.
 
-    Names are those of timelines, such as "block3.c/conv"."""
+    `phase` is "forward" or "backward". Names are as in timelines, such as "block3.c/conv"."""
     layers = tuple(known_models()[cell.model].layers(cell.variant, cell.image_size, cell.n_classes))
     for phase, ordered in (("forward", layers), ("backward", layers[::-1])):
         for layer in ordered:
@@ -25,13 +25,14 @@ def layer_works(cell: Cell) -> Iterator[tuple[str, str, list[work.Work]]]:
 
 
 def _works(cell: Cell, layer: Layer, *, forward: bool) -> Iterator[tuple[str, work.Work]]:
-    """Yield a layer's works in one phase, each with its part's name.
+    """Yield (name, operation) for each operation of a layer in the forward or in the backward phase.
 
-    A fused config does everything after a convolution in one pass over the data. The bias of a matrix product belongs
-    to the product. An addition has no backward work: its gradient is its input's."""
+    In a config with `fused`, addition and ReLU are part of the operation before them and have no names of their own.
+    The bias of a matrix product has the name of the product. An addition has no backward operation, because the
+    gradient of its output is also the gradient of both inputs."""
     dtype: work.DType = next((_STORED[rung] for rung in cell.rungs if rung in _STORED), "float32")
     if layer.kind not in ("conv", "fc"):
-        yield from _other_works(cell.batch_size, layer, forward, dtype)
+        yield from _parameterless_works(cell.batch_size, layer, forward, dtype)
         return
     n, c, size = cell.batch_size, layer.out_channels, layer.out_size
     geometry = layer.in_size, layer.in_size, c, layer.ksize, layer.ksize, layer.stride, layer.pad
@@ -63,8 +64,10 @@ def _works(cell: Cell, layer: Layer, *, forward: bool) -> Iterator[tuple[str, wo
         yield f"{layer.name}/relu", relu
 
 
-def _other_works(n: int, layer: Layer, forward: bool, dtype: work.DType) -> Iterator[tuple[str, work.Work]]:
-    """Yield the works of a layer without parameters, each with its name in timelines (`block1/max pool`)."""
+def _parameterless_works(n: int, layer: Layer, forward: bool, dtype: work.DType) -> Iterator[tuple[str, work.Work]]:
+    """Yield (name, operation) for each operation of a layer without parameters, such as "block1/max pool".
+
+    `n` is the batch size, and `dtype` the one in which activations are stored."""
     c, size, pixels, stage = layer.in_channels, layer.in_size, layer.in_size**2, layer.stage
     kind = "average pool" if layer.kind == "tiled_average" else layer.kind.replace("_", " ")
     name = kind if layer.name == kind else f"{layer.name}/{kind}"

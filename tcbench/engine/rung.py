@@ -28,13 +28,13 @@ class Needs:
 
 @dataclass(frozen=True)
 class Instructions:
-    """Instructions of a processor, by their names in Linux, of which a rung needs one to be fast.
+    """Instructions of a processor, by their names in Linux. A rung needs one of them to be fast.
 
-    Without them the numbers are the same; `without` says how they are computed then. On such a processor the rung is
-    skipped unless the user names it, or unless it is `optional`."""
+    A processor that has none computes the same numbers more slowly; `fallback` describes how. On such a processor the
+    rung is skipped unless the user names it, or unless `optional` is set."""
 
     any_of: tuple[str, ...]
-    without: str
+    fallback: str
     optional: bool = False
 
 
@@ -67,20 +67,23 @@ class Requires:
     alone: str | None = None
 
     def is_emulated(self, instructions: frozenset[str] | None) -> bool:
-        """Return whether a processor lacks the required instructions; False for other devices (None)."""
+        """Return whether a processor with these instructions has none of those that the rung needs to be fast.
+
+        Returns False if the rung needs none, or if `instructions` is None (the device is not a CPU)."""
         needed = self.instructions
         return needed is not None and instructions is not None and instructions.isdisjoint(needed.any_of)
 
 
 @dataclass(frozen=True)
 class Tolerance:
-    """The largest relative distances that a rung may cause. None: not checked.
+    """The largest relative distances of a config from its reference. A distance with the limit None is not checked.
 
-    - `loss`: of each step's loss.
-    - `update`: of the change of all parameters by training, in the L2 norm.
-    - `gradient`: of the first step's gradient, in the L2 norm, for the parameter with the largest distance.
-    - `length`: of the length of the gradient of one kind of parameter. Rounding scatters gradients but hardly changes
-      their length.
+    - `loss`: the distance between the losses of any one step.
+    - `update`: the distance, in the L2 norm, between the changes that training makes to all parameters together.
+    - `gradient`: the distance, in the L2 norm, between gradients at the first weights, for the parameter with the
+      largest distance.
+    - `length`: the distance between the L2 norms of all gradients of a kind of parameter, for the kind with the largest
+      distance. Rounding changes the direction of gradients, but hardly their norm.
     """
 
     loss: float
@@ -91,7 +94,7 @@ class Tolerance:
 
 @dataclass(frozen=True)
 class Parity:
-    """How far a config may be from the same config without the rung, with the same seed and batches.
+    """The allowed distance of a config from the same config without the rung, with the same seed and batches.
 
     - `exact`: losses and parameters are bit-identical.
     - `tolerance`: within the tolerance of the dtype in which the config stores activations, over 5 steps at a learning
@@ -156,8 +159,9 @@ class Rung:
     """One optimisation. Subclasses set the declarations and override the stages that they change.
 
     A stage takes what the previous rungs returned and the cell's settings, and returns what the next rung gets.
-    `shows` maps observable properties of a training session to the values that the rung causes; the rung changes no
-    other observable property. `conflicts` names rungs that cannot be used together with it; a mapping also says why.
+    `says` is a one-line description. `effects` maps observable properties of a training session to the values that the
+    rung causes; the rung changes no other observable property. `conflicts` names rungs that cannot be used together
+    with it; a mapping also gives the reasons. `source` names a publication.
     """
 
     name: ClassVar[str]
@@ -166,12 +170,12 @@ class Rung:
     conflicts: ClassVar[frozenset[str] | Mapping[str, str]] = frozenset()
     parity: ClassVar[Parity] = EXACT
     rounding: ClassVar[Parity] = ROUNDING
-    """The bound of the base config, which has no rung, against float64."""
-    shows: ClassVar[Mapping[str, str]] = {}
+    """The allowed distance of the base config, whose only rung this is, from the same config in float64."""
+    effects: ClassVar[Mapping[str, str]] = {}
     source: ClassVar[str]
 
     def scope(self, settings: Any) -> contextlib.AbstractContextManager[None]:
-        """A context for state of the process or of a library, from the build of a session to its end."""
+        """Return a context that changes state of the process or of a library. It lasts as long as a session."""
         return contextlib.nullcontext()
 
     def parts(self, parts: Any, settings: Any) -> Any:
@@ -182,8 +186,10 @@ class Rung:
         """Return the description of the optimizer, before it is built."""
         return optimizer
 
-    def applies(self, update: Update) -> Update:
-        """Return the update with which the optimizer is compared in float64, given that of the previous rungs."""
+    def reference_update(self, update: Update) -> Update:
+        """Return the step of an optimizer, in float64, that the session's optimizer must agree with.
+
+        `update` is the step that the previous rungs returned; at first, `sgd`."""
         return update
 
     def exchange(self, exchange: Any, settings: Any) -> Any:
@@ -191,7 +197,7 @@ class Rung:
         return exchange
 
     def feed(self, recipe: Any, settings: Any) -> Any:
-        """Return the recipe of batches: their source, and the stages around it."""
+        """Return the recipe of batches: the feed that makes them, and the wrappers around it."""
         return recipe
 
     def step(self, phases: Any, settings: Any) -> Any:
@@ -201,7 +207,7 @@ class Rung:
 
 def storage_of(rungs: Iterable[Rung]) -> str:
     """Return the dtype in which a config of these rungs stores activations; float32 by default."""
-    return next((rung.shows["storage"] for rung in rungs if "storage" in rung.shows), "float32")
+    return next((rung.effects["storage"] for rung in rungs if "storage" in rung.effects), "float32")
 
 
 @dataclass(frozen=True)
@@ -230,11 +236,13 @@ class RungSet:
         return name in self.rungs
 
     def emulated(self, names: Iterable[str], instructions: frozenset[str] | None) -> tuple[str, ...]:
-        """Return the rungs that a processor with these instructions emulates; none for other devices (None)."""
+        """Return which of the rungs `names` a processor with these instructions emulates; unknown rungs are ignored.
+
+        Returns none if `instructions` is None, as for devices other than CPUs."""
         return tuple(name for name in names if name in self and self[name].requires.is_emulated(instructions))
 
     def problem(self, names: Sequence[str]) -> str | None:
-        """Return why this list of rungs is not a valid config, or None.
+        """Return why this list of rungs is not a valid config, or None if it is valid.
 
         Rungs must exist, occur once, and not conflict, and the rungs that each requires must stand before it."""
         for place, name in enumerate(names):
@@ -255,10 +263,10 @@ class RungSet:
                     return f"rung '{name}'{condition} needs '{need.rung}' before it: {need.why}"
         return None
 
-    def problem_of_many(self, names: Sequence[str]) -> str | None:
-        """Return why a config of these rungs does not run on several ranks, or None.
+    def problem_on_many_ranks(self, names: Sequence[str]) -> str | None:
+        """Return why a config of these rungs does not run on several ranks, or None if it does.
 
-        Unknown rungs, as of a user's own step, are ignored."""
+        Unknown rungs are ignored: a user's own step may give its configs any name."""
         for name in filter(self.__contains__, names):
             requires = self.rungs[name].requires
             if requires.alone is not None:

@@ -63,7 +63,9 @@ class Facts:
 
 
 def whole_number(name: str, number: Any) -> int:
-    """Return a session's number as an int. Raises ScenarioError if it is negative or not an integer."""
+    """Return a session's number as an int. Raises ScenarioError unless it is an integer from 0 to 2**63 - 1.
+
+    `name` is the name of the number in the message. A bool does not count as an integer."""
     try:
         as_int = -1 if isinstance(number, bool) else operator.index(number)
     except TypeError:

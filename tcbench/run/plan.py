@@ -224,7 +224,7 @@ def _why_not_many(cell: Cell) -> str | None:
     """Return why a cell that runs on one rank does not run on its number of ranks, or None if it does."""
     if cell.ranks > 1 and kind_of(cell.device).simulates is not None:
         return "communication between ranks is not simulated; measure many ranks on real devices"
-    return backend(cell.backend).RUNGS.problem_of_many(cell.rungs) if cell.ranks > 1 else None
+    return backend(cell.backend).RUNGS.problem_on_many_ranks(cell.rungs) if cell.ranks > 1 else None
 
 
 def select(scenario: Scenario, patterns: Iterable[str]) -> tuple[Config, ...]:
@@ -319,7 +319,7 @@ def emulation(requires: Requires, device: Device) -> str | None:
     needed = requires.instructions
     if needed is None or needed.optional or not requires.is_emulated(device.instructions):
         return None
-    return f"needs {' or '.join(needed.any_of)}, {device.title} has none of them: {needed.without}"
+    return f"needs {' or '.join(needed.any_of)}, {device.title} has none of them: {needed.fallback}"
 
 
 def missing(requires: Requires, device: Device, *, remote: bool = False) -> str | None:

@@ -94,7 +94,7 @@ def _missing(backend_name: str, rung: Rung, device: Device) -> str | None:
 def _runs(rung: Rung, device: Device) -> str:
     """Return "yes", with the fallback if the processor lacks instructions that the rung can do without."""
     needed = rung.requires.instructions
-    return f"yes, {needed.without}" if needed and rung.requires.is_emulated(device.instructions) else "yes"
+    return f"yes, {needed.fallback}" if needed and rung.requires.is_emulated(device.instructions) else "yes"
 
 
 def _needs(requires: Requires) -> str:

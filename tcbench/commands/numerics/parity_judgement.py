@@ -81,7 +81,7 @@ def _wrong_update(run: ParityRun) -> list[str]:
 
 def _wrong_properties(run: ParityRun, rung: Rung) -> list[str]:
     """Return observed properties that are neither declared by the rung nor the same as without it."""
-    expected = {name: state for name, state in run.seen_without.items() if name in run.seen} | dict(rung.shows)
+    expected = {name: state for name, state in run.seen_without.items() if name in run.seen} | dict(rung.effects)
     return [
         f"{name}: {run.seen.get(name, 'not seen')}, expected {state}"
         for name, state in expected.items()

@@ -70,7 +70,7 @@ def model_of(cell: Cell) -> Network | None:
 
 
 def backend_problem(name: str) -> str | None:
-    """Return why there is no such backend, or None. A `module:factory` is not imported to find out."""
+    """Return why there is no backend of this name, or None if there is one. Does not import a `module:factory`."""
     if ":" in name:
         return own.problem(name)
     if name in backend_names():
@@ -87,9 +87,10 @@ def device_for(selector: str, backends: Iterable[str] | None = None) -> Device:
 
 
 def kinds_of_backends(backends: Iterable[str] | None = None) -> dict[str, Package | None]:
-    """Return the kinds of device that any of the backends (default: all) runs on.
+    """Return the kinds of device that any of the backends (default: all) runs on, by name.
 
-    The value is the package that is missing here, or None. Unknown backends are skipped: the plan reports them."""
+    The value is a package that is not installed but needed for that kind of device, or None if one of the backends
+    needs no more packages. Unknown backends are skipped, because the plan reports them."""
     kinds: dict[str, Package | None] = {}
     names = backend_names() if backends is None else [name for name in backends if backend_problem(name) is None]
     for name in dict.fromkeys(names):

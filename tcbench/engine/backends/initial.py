@@ -53,7 +53,7 @@ class PrefetchedRandomState(np.random.RandomState):
             self._blocks.put((state, rng.standard_normal(_BLOCK)))
 
     def standard_normal(self, size: Any = None) -> Any:
-        """Return the next numbers from the queue, or draw them here once the thread has stopped."""
+        """Return the next numbers from the queue. Without a size, or after `end`, draw them in this thread."""
         if size is None or self._is_over.is_set():
             self.end()
             return super().standard_normal(size)
@@ -119,7 +119,9 @@ def prefetch(seed: int) -> contextlib.AbstractContextManager[None]:
 
 @contextlib.contextmanager
 def random_state(seed: int) -> Iterator[np.random.RandomState]:
-    """Yield the random generator of a seed while a network is built."""
+    """Yield the random generator of a seed while a network is built.
+
+    The first call after `use_source` or `prefetch` yields their generator, and later calls a new RandomState."""
     source = _sources.pop(seed, None)
     try:
         yield source or np.random.RandomState(seed)

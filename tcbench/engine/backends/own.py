@@ -121,7 +121,9 @@ class RegisteredBackend(_UserBackend):
 
 
 def problem(name: str) -> str | None:
-    """Return why there is no backend `module:factory`, or None. Imports neither the module nor its parents."""
+    """Return why there is no backend `module:factory`, or None if its module is found and not hidden by another one.
+
+    Imports neither the module nor its parents."""
     module, _, path = name.partition(":")
     if not all(part.isidentifier() for part in (*module.split("."), *path.split("."))):
         return f"backend '{name}': expected module:factory, such as my_step:open_session"
@@ -178,9 +180,9 @@ def checked_session(session: Any, name: str) -> Session:
 
 
 def _spec(module: str) -> ModuleSpec | None:
-    """Return the spec that a module would be imported by, without importing the parents of a dotted name.
+    """Return the spec that a module would be imported by, or None if there is no such module.
 
-    `importlib.util.find_spec` would import them."""
+    Unlike `importlib.util.find_spec`, this does not import the parents of a dotted name."""
     top, *inner = module.split(".")
     importlib.invalidate_caches()
     try:

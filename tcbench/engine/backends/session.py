@@ -24,7 +24,10 @@ from tcbench.engine.world import World, current
 
 
 class BaseStep:
-    """One training step, with the batch and the loss that its phases pass on. Each phase is a method."""
+    """One training step. Each phase is a method.
+
+    The phases pass on the batch (`x` are images, `t` labels) and the `loss`. `loss_value` is the loss of the last step
+    without its graph. `allreduce` is skipped without an `exchange`, and K-FAC's phases without a `preconditioner`."""
 
     forward: Callable[[], None]
     backward: Callable[[], None]
@@ -47,10 +50,12 @@ class BaseStep:
         self.x, self.t = self.feed.next()
 
     def allreduce(self) -> None:
+        """Finish the averaging of gradients over ranks."""
         assert self.exchange is not None
         self._reduced = self.exchange.allreduce()
 
     def update(self) -> None:
+        """Update the parameters, unless the exchange has no averaged gradients yet."""
         if self._reduced:
             self.optimizer.update()
 
@@ -106,7 +111,9 @@ class BaseSession:
         raise NotImplementedError
 
     def fold(self, stage: str, start: Any) -> Any:
-        """Pass `start` through one stage of every rung, in the config's order, and return the outcome."""
+        """Pass `start` through one stage of every rung, in the config's order, and return the last result.
+
+        `stage` is the name of one of the methods of `Rung`, such as "parts"."""
         return functools.reduce(lambda part, rung: getattr(rung, stage)(part, self.cell), self.rungs, start)
 
     def feed_spec(self, tensor: TensorSpec) -> FeedSpec:

@@ -72,7 +72,7 @@ class NetworkBuilder:
 
 
 def sequence(names: list[str]) -> Flow:
-    """Return a flow that runs the modules of these names one after another."""
+    """Return a flow that runs a container's modules of these names in this order."""
     return lambda container, x: functools.reduce(lambda h, name: container[name](h), names, x)
 
 
@@ -84,7 +84,10 @@ def auxiliary_weights(stages: Iterable[Named]) -> dict[str, float]:
 def all_logits(
     network: Any, names: Iterable[str], auxiliary: Mapping[str, float], x: Any, training: bool
 ) -> tuple[Any, ...]:
-    """Run the network; return its logits, followed in training by those of the auxiliary classifiers."""
+    """Run the network's modules in the order of `names`, and return its logits (N, n_classes).
+
+    In training they are followed by the logits of the auxiliary classifiers, whose names are the keys of `auxiliary`.
+    Otherwise auxiliary classifiers are skipped."""
     auxiliary_logits = []
     for name in names:
         if name not in auxiliary:

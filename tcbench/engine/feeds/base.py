@@ -113,7 +113,7 @@ def sample_order(n_files: int, rng: np.random.Generator | np.random.RandomState 
 
 
 def image_error(path: Path | str, reason: object) -> DataError:
-    """Return the error for an image file that cannot be read or decoded."""
+    """Return the error for an image file that cannot be read (`reason` is an OSError) or decoded (any other reason)."""
     name = printable(str(path))
     if isinstance(reason, OSError) and reason.strerror:
         return DataError(f"image {name} cannot be read ({reason.strerror}): restore it, or run again without it")

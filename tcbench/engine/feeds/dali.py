@@ -173,7 +173,9 @@ class DaliFeed(Feed):
         self._pipeline = None
 
     def _specific_error(self, error: Exception) -> Exception:
-        """Return an error that names the broken file or the exhausted memory, in place of DALI's long message."""
+        """Return an error that names the broken file or the exhausted memory instead of DALI's long message.
+
+        If DALI's message is about neither, return `error` itself."""
         message = str(error)
         logger.debug("DALI: %s", message)
         if memory_error := _out_of_memory(message):
@@ -206,7 +208,9 @@ def _out_of_memory(message: str) -> MemoryError | None:
 
 
 def _first_broken(paths: list[Path]) -> DataError | None:
-    """Return the error for the first file that Pillow cannot read. Checks all headers first, then decodes."""
+    """Return the error for the first file that Pillow cannot read, or None if it can read all.
+
+    Checks the headers of all files first, then decodes at most _MAX_FULL_DECODES of them."""
     from PIL import Image
 
     for decode, candidates in ((False, paths), (True, paths[:_MAX_FULL_DECODES])):

@@ -137,7 +137,9 @@ def _check_replaceable(root: Path) -> None:
 
 
 def _identity(root: Path) -> tuple[int, int] | None:
-    """Return the inode and modification time of the folder at `root`, to detect that it was replaced."""
+    """Return the inode and modification time of the folder at `root`, or None if there is none.
+
+    They change when the folder is replaced."""
     try:
         stat = root.stat()
     except FileNotFoundError:

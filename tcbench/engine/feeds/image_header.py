@@ -36,9 +36,9 @@ def refusal(path: str) -> str | None:
         os.posix_fadvise(file, 0, 0, os.POSIX_FADV_RANDOM)
         head = os.read(file, _BLOCK_BYTES)
         if head.startswith(b"\xff\xd8"):
-            return _jpeg(file, head)
+            return _jpeg_refusal(file, head)
         if head.startswith(b"\x89PNG\r\n\x1a\n"):
-            return _png(head) or _damage(path)
+            return _png(head) or _png_damage(path)
     finally:
         os.close(file)
     if not head:
@@ -46,8 +46,10 @@ def refusal(path: str) -> str | None:
     return "is " + next((kind for magic, kind in _FORMATS.items() if head.startswith(magic)), "not an image")
 
 
-def _jpeg(file: int, head: bytes) -> str | None:
-    """Check a JPEG by its frame header, which follows a number of other segments (ITU-T T.81, B.2.2)."""
+def _jpeg_refusal(file: int, head: bytes) -> str | None:
+    """Return why a JPEG is refused, or None if all feeds can read it. `head` has the first bytes of the open `file`.
+
+    The check reads the frame header, which follows a number of other segments (ITU-T T.81, B.2.2)."""
     start, offset, adobe = 0, 2, False
     while True:
         if offset + 10 > start + len(head):
@@ -71,18 +73,18 @@ def _jpeg(file: int, head: bytes) -> str | None:
     bits, channels = segment[4], segment[9]
     if channels not in (1, 3, 4) or (channels == 4 and not adobe):
         return f"is a JPEG with {channels} channels" + (" without Adobe's marker" if channels == 4 else "")
-    return _size("JPEG", bits, int.from_bytes(segment[7:9], "big"), int.from_bytes(segment[5:7], "big"))
+    return _size_refusal("JPEG", bits, int.from_bytes(segment[7:9], "big"), int.from_bytes(segment[5:7], "big"))
 
 
 def _png(head: bytes) -> str | None:
-    """Check a PNG by its first chunk (PNG specification, 11.2.1)."""
+    """Return why a PNG is refused by its first chunk (PNG specification, 11.2.1), or None. Does not decode it."""
     if len(head) < 33 or head[12:16] != b"IHDR":
         return "has a broken header"
-    return _size("PNG", head[24], int.from_bytes(head[16:20], "big"), int.from_bytes(head[20:24], "big"))
+    return _size_refusal("PNG", head[24], int.from_bytes(head[16:20], "big"), int.from_bytes(head[20:24], "big"))
 
 
-def _damage(path: str) -> str | None:
-    """Decode a PNG, and check the checksums of its chunks."""
+def _png_damage(path: str) -> str | None:
+    """Decode a PNG and check the checksums of its chunks. Return why it is refused, or None if it is intact."""
     from PIL import Image
 
     try:
@@ -95,8 +97,10 @@ def _damage(path: str) -> str | None:
     return None
 
 
-def _size(kind: str, bits: int, width: int, height: int) -> str | None:
-    """Check the bits per channel and the size of an image."""
+def _size_refusal(kind: str, bits: int, width: int, height: int) -> str | None:
+    """Return why an image with these bits per channel and this size in pixels is refused, or None if it is not.
+
+    `kind` is the name of the file format in the message."""
     if bits != 8:
         return f"is a {kind} with {bits} bits per channel"
     shorter, longer = sorted((width, height))

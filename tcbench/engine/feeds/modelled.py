@@ -103,7 +103,8 @@ class Stage(Work):
 
 
 def stages(batch_size: int, image_size: int, dtype: DType) -> tuple[Stage, ...]:
-    """Return the stages after Huffman decoding in DALI's pipeline (`feeds.dali`), for files of size `PICTURE`."""
+    """Return the stages that follow Huffman decoding in DALI's pipeline (`feeds.dali`), for a batch of files of size
+    `PICTURE` that is cropped to `image_size` pixels."""
     height, width = PICTURE
     pixels = batch_size * height * width
     short, long = scaled_shape(height, width, image_size)

@@ -122,11 +122,12 @@ def _parameters(maker: Callable[..., Any]) -> frozenset[str]:
     return frozenset(inspect.signature(maker).parameters)
 
 
-def build(stage: Stage, makers: Mapping[type[Stage], Callable[..., Built]], reader: str, *place: Any) -> Built:
-    """Build a stage: call the maker of its type with `place` and with the stage's fields by name, and return the
-    result. Raises SelectionError for a field that the maker does not take, unless the field has its default. Otherwise
-    a maker that ignores a field such as `groups` would silently build a different network. `reader` names the makers in
-    the message."""
+def build(stage: Stage, makers: Mapping[type[Stage], Callable[..., Built]], reader: str, *arguments: Any) -> Built:
+    """Build a stage: call the maker of its type with `arguments` and the stage's fields by name; return the result.
+
+    Raises SelectionError if there is no maker for the type, or if the maker does not take a field, unless the field has
+    its default. Otherwise a maker that ignores a field such as `groups` would silently build a different network.
+    `reader` names the owner of the makers in the message."""
     maker = next((maker for kind, maker in makers.items() if isinstance(stage, kind)), None)
     if maker is None:
         raise SelectionError(f"{reader} does not support {type(stage).__name__}: add a function that builds {stage}")
@@ -138,7 +139,7 @@ def build(stage: Stage, makers: Mapping[type[Stage], Callable[..., Built]], read
             raise SelectionError(
                 f"{reader} does not use '{name}' of {stage}: add this parameter to its function in {where}"
             )
-    return maker(*place, **values)
+    return maker(*arguments, **values)
 
 
 Kind = Literal["conv", "max_pool", "average_pool", "tiled_average", "lrn", "dropout", "concat", "fc"]

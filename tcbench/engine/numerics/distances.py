@@ -225,7 +225,7 @@ def _train(cell: Cell, rungs: list[Any], site: OpenDevice, steps: int) -> _Train
         seen |= _seen_of_optimizer(step)
     train = msgspec.structs.replace(_OPTIMIZER_SETTINGS, loss_scale=cell.train.loss_scale)
     with _session(msgspec.structs.replace(cell, train=train), rungs, site) as session:
-        update = functools.reduce(lambda before, rung: rung.applies(before), rungs, sgd)
+        update = functools.reduce(lambda update, rung: rung.reference_update(update), rungs, sgd)
         optimizer = _optimizer_error(session.step, train, train.loss_scale if "fp16" in cell.rungs else 1.0, update)
     return _Trained(np.array(losses), gradients, change, seen, optimizer)
 

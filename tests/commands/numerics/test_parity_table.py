@@ -23,7 +23,7 @@ def runs(gradient: float = 3e-6):
     common = {"in_scenario": True, "to_fp32": to_fp32, "optimizer_distance": 1e-6}
     to = Distance(loss=1e-7, update=1e-3, gradient=gradient, gradient_of="stem.w", length=1e-6, length_of="gamma")
     half = Distance(loss=1e-4, update=1e-2, gradient=0.1, gradient_of="stem.w", length=2e-3, length_of="gamma")
-    shows = [dict(RUNGS[name].shows) for name in ("fp32", "nhwc", "fp16")]
+    shows = [dict(RUNGS[name].effects) for name in ("fp32", "nhwc", "fp16")]
     return judge(
         [
             ParityRun(config="fp32", rung="fp32", without=None, to_without=to, seen=shows[0], **common),

@@ -95,7 +95,7 @@ def test_all_configs_are_within_what_their_rungs_declare(opens, names, steps):
     assert {*(names or (config.name for config in load("cpu").configs))} <= {run.config for run in runs}
     assert {run.off for run in judge(runs, lambda rung: RUNGS[rung])} == {None}
     for rung in RUNGS.rungs.values():
-        assert set(rung.shows) <= set(runs[0].seen), rung.name
+        assert set(rung.effects) <= set(runs[0].seen), rung.name
 
 
 def test_every_rung_that_changes_the_arithmetic_says_how_far_a_first_gradient_may_be():
@@ -275,12 +275,12 @@ def test_an_optimizer_that_is_not_sgd_is_off(monkeypatch, breaks, optimizer, con
 def test_an_optimizer_is_held_against_what_its_rung_declares(monkeypatch):
     other_momentum(monkeypatch, BatchedSGD)
 
-    def applies(rung, before):
+    def reference_update(rung, before):
         return lambda weights, gradient, state, train: before(
             weights, gradient, state, msgspec.structs.replace(train, momentum=0.89)
         )
 
-    monkeypatch.setattr(type(RUNGS["batched"]), "applies", applies, raising=False)
+    monkeypatch.setattr(type(RUNGS["batched"]), "reference_update", reference_update, raising=False)
     assert wrong(run("fp32+batched")) == set()
 
 

@@ -63,7 +63,7 @@ def makes():
         def make():
             with sites.random_state(site, cell.seed) as rng:
                 model = ChainerNetwork(parts, SMALL_RESNET.stages(cell.variant, cell.n_classes), rng)
-            sites.adopt(site, model)
+            sites.move_model(site, model)
             return model, BatchedSGD(OptimizerSpec(0.01, 0.9, 1e-4, BatchedSGD), model)
 
         yield make

@@ -55,9 +55,10 @@ class Replica:
 
 @dataclass(frozen=True)
 class ExchangeSpec:
-    """A description of an exchange: `build` makes it, and `half` says whether gradients are sent in 16 bits.
+    """A description of an exchange.
 
-    The 16 bits are bfloat16 if the model stores that, else float16."""
+    - `build`: makes the exchange from this description and a replica.
+    - `half`: whether gradients are sent in 16 bits: as bfloat16 if the model stores that, else as float16."""
 
     build: Callable[[ExchangeSpec, Replica], Exchange]
     half: bool = False
@@ -77,7 +78,7 @@ class PerParameter(Exchange):
         self.reduced_bytes = sum(p.size * work.ITEM_BYTES[work.wide(dtype_of(p.array))] for p in model.params())
 
     def allreduce(self) -> bool:
-        """Average the gradients in place, through float32 views of bfloat16 ones."""
+        """Average the gradients in place. bfloat16 gradients are averaged as float32 copies, and converted back."""
         self._average(self._model)
         if isinstance(self._model, _Widened):
             self._model.narrow()
@@ -85,7 +86,9 @@ class PerParameter(Exchange):
 
 
 class _Packed(Exchange):
-    """An exchange of packed gradients by the device's own engine. `listener` is called with every new gradient."""
+    """The base class of exchanges that pack gradients into buckets, which the device's own engine reduces.
+
+    `listener` is called with every new gradient during backward, if it is given."""
 
     overlaps = True
 
@@ -112,7 +115,7 @@ class Flat(_Packed):
     def __init__(self, spec: ExchangeSpec, replica: Replica) -> None:
         parameters = tuple(replica.model.params())
         self._bucket = _Bucket(parameters, *_dtypes(spec, parameters), replica.world.size)
-        replica.optimizer.read(self._bucket.views)
+        replica.optimizer.use_gradients(self._bucket.views)
         super().__init__(replica, [self._bucket])
 
     def allreduce(self) -> bool:
@@ -138,11 +141,13 @@ class DoubleBuffered(_Packed):
         super().__init__(replica, [self._next], lambda *_: self._reducer.advance())
 
     def allreduce(self) -> bool:
-        """Wait for the previous step's gradients, hand them to the optimizer, and start reducing this step's."""
+        """Wait for the previous step's gradients, hand them to the optimizer, and start reducing this step's.
+
+        Returns False in the first step, which has no previous gradients."""
         wait, ready = self._wait, self._pending
         if wait is not None:
             wait()
-            self._optimizer.read(ready.views)
+            self._optimizer.use_gradients(ready.views)
         self._next.pack()
         self._wait = self._reducer.begin(self._next.buffer)
         self._next, self._pending = ready, self._next
@@ -166,13 +171,15 @@ class Overlapped(_Packed):
             for index, parameter in enumerate(bucket.parameters)
         }
         in_order = [places[id(parameter)] for parameter in parameters]
-        replica.optimizer.read(tuple(bucket.views[index] for bucket, index in in_order))
+        replica.optimizer.use_gradients(tuple(bucket.views[index] for bucket, index in in_order))
         self._places = {id(parameter.node): place for parameter, place in zip(parameters, in_order, strict=True)}
         self._waits: list[Callable[[], None]] = []
         super().__init__(replica, self._buckets, self._add)
 
     def _add(self, node: Any, gradient: Array) -> None:
-        """Add a new gradient to its bucket, and start the all-reduce of each bucket that is complete, in order."""
+        """Add a new gradient to its bucket, and start the all-reduce of each bucket that is complete, in order.
+
+        `node` is the variable's node; gradients of variables that are not parameters are ignored."""
         self._reducer.advance()
         place = self._places.get(id(node))
         if place is None:
@@ -201,7 +208,10 @@ class Overlapped(_Packed):
 
 
 class _Bucket:
-    """A group of parameters whose gradients are packed into one buffer of one dtype; `views` are their parts of it."""
+    """A group of parameters whose gradients are packed into one buffer.
+
+    `dtype` is that of the buffer, and `half` that of the 16-bit parameters. `views` has the part of the buffer of each
+    parameter. `gradients` has gradients to pack, by the index of the parameter."""
 
     def __init__(self, parameters: Sequence[Any], dtype: work.DType, half: work.Half, ranks: int) -> None:
         self._accelerator = accelerator = current()
@@ -221,7 +231,9 @@ class _Bucket:
         self._table = accelerator.upload(self._rows)
 
     def pack(self) -> None:
-        """Fill the buffer with gradients divided by the number of ranks: those in `gradients`, else the parameters'."""
+        """Fill the buffer with the parameters' gradients, divided by the number of ranks, and clear `gradients`.
+
+        A parameter without an entry in `gradients` is packed from its attribute `grad`."""
         accelerator = self._accelerator
         for row, (index, parameter) in zip(self._rows, enumerate(self.parameters), strict=True):
             row[0] = accelerator.address(self.gradients.get(index, parameter.grad))
@@ -231,7 +243,8 @@ class _Bucket:
 
 
 def _dtypes(spec: ExchangeSpec, parameters: Sequence[Any]) -> tuple[work.DType, work.Half]:
-    """Return the dtype that gradients are sent in, and the 16-bit dtype of the model's parameters."""
+    """Return the dtype that gradients are sent in, and the 16-bit dtype of the parameters (float16 if they have
+    none)."""
     halves = (half_of(parameter.array) for parameter in parameters)
     half: work.Half = next(filter(None, halves), "float16")
     return half if spec.half else "float32", half
@@ -295,14 +308,17 @@ WITH_HALF = "#include <cupy/float16.cuh>\n"
 
 
 class _Widened:
-    """A view of a model that presents bfloat16 gradients to ChainerMN in float32, because it does not know bfloat16."""
+    """A model as ChainerMN sees it: bfloat16 gradients are float32 copies, because ChainerMN does not support
+    bfloat16."""
 
     def __init__(self, model: Any) -> None:
         self._model = model
-        self._pairs: list[tuple[Any, SimpleNamespace]] = []  # each parameter, and its float32 view for ChainerMN
+        self._pairs: list[tuple[Any, SimpleNamespace]] = []  # each parameter, and its float32 stand-in for ChainerMN
 
     def namedparams(self) -> Iterator[tuple[str, Any]]:
-        """Yield each parameter's name and float32 view; ChainerMN calls this once per step."""
+        """Yield each parameter with its name, or a stand-in with a float32 gradient if the parameter is bfloat16.
+
+        ChainerMN calls this once per step."""
         accelerator = current()
         self._pairs = []
         for name, parameter in self._model.namedparams():

@@ -64,8 +64,8 @@ class KfacPreconditioner:
         owners = assign_ranks(self.layers, replica.world.size)
         self._owned = tuple(layer for layer in self.layers if owners[layer] == replica.world.rank)
 
-        self._moments, self._factors = _side_by_side(self.layers, dtype)
-        _, self._inverses = _side_by_side(self._owned, dtype)
+        self._moments, self._factors = _zero_matrix_pairs(self.layers, dtype)
+        _, self._inverses = _zero_matrix_pairs(self._owned, dtype)
         self._info = accelerator.zeros((2 * len(self._owned),), np.int32)
         self._ones: dict[int, Array] = {}
         self._step = 0
@@ -91,7 +91,7 @@ class KfacPreconditioner:
         return self._step % self._settings.interval == 0
 
     def _keep(self, node: ForwardNode, gy: Array) -> None:
-        """Keep a layer's node and the gradient of its output until `factors`."""
+        """Keep a layer's node and the gradient `gy` of its output for `factors`, if this step computes new factors."""
         layer = self._by_node.get(id(node.inputs[1])) if self._is_due else None
         if layer is not None:
             self._used[layer].append((node, gy))
@@ -104,13 +104,16 @@ class KfacPreconditioner:
             for number, (node, gy) in enumerate(uses):
                 # Each rank scales its copy by momentum / ranks, so that their sum is scaled by momentum.
                 decay = 1.0 if number else momentum / self._world.size
-                self._add(layer, node, gy, (1 - momentum) * share, decay)
+                self._update_factors(layer, node, gy, (1 - momentum) * share, decay)
         if self._used and self._reducer is not None:
             self._reducer.reduce(self._moments)
         self._used.clear()
 
-    def _add(self, layer: KfacLayer, node: Any, gy: Array, weight: float, decay: float) -> None:
-        """Update a layer's factors: factor = decay * factor + weight * second moments of this use of the layer."""
+    def _update_factors(self, layer: KfacLayer, node: Any, gy: Array, weight: float, decay: float) -> None:
+        """Update a layer's two factors for one use of the layer in this step.
+
+        factor = decay * factor + weight * mean second moments. `node` has the inputs of this use, and `gy` is the
+        gradient of its output."""
         conv = node.works.fprop.conv
         a, g = self._factors[layer]
         # Converts the gradient of the scaled mean loss into that of an image's own loss, which the Fisher matrix needs.
@@ -119,31 +122,33 @@ class KfacPreconditioner:
         g_scale = weight * image_scale**2 / (conv.n * conv.p * conv.q)
         for x, size, factor, scale in ((self._inputs(layer, node), layer.d, a, a_scale), (gy, layer.k, g, g_scale)):
             # In NCHW the gradient still has to become a matrix with a row for each channel.
-            samples = self._lowered(work.channel_transpose(conv), x) if x is gy and conv.layout == "NCHW" else x
+            samples = self._im2col(work.channel_transpose(conv), x) if x is gy and conv.layout == "NCHW" else x
             moment = work.KroneckerFactor.interned(
                 size, samples.size // size, conv.layout, dtype_of(samples), scale, decay
             )
             self._accelerator.launch(moment, samples, factor)
 
     def _inputs(self, layer: KfacLayer, node: Any) -> Array:
-        """Return the inputs that the filter is applied to at each output pixel, plus a column of ones for a bias."""
+        """Return the matrix of inputs that the filter is applied to at each output pixel.
+
+        If the layer has a bias, a column of ones is appended."""
         conv, x = node.works.fprop.conv, node.x
         if layer.bias is not None:
             if conv.n not in self._ones:
                 self._ones[conv.n] = self._accelerator.upload(np.ones(conv.n, x.dtype))
-            return self._joined(x, self._ones[conv.n])
+            return self._append_column(x, self._ones[conv.n])
         if conv.layout == "NHWC" and (conv.r, conv.s, conv.stride, conv.pad) == (1, 1, 1, 0):
             return x
-        return self._lowered(conv, x)
+        return self._im2col(conv, x)
 
-    def _lowered(self, conv: work.Conv2d, x: Array) -> Array:
+    def _im2col(self, conv: work.Conv2d, x: Array) -> Array:
         """Return the im2col matrix of x for a convolution."""
         columns = self._accelerator.empty(work.product(conv).x_shape, x.dtype)
         self._accelerator.launch(work.Im2col.interned(conv), x, columns)
         return columns
 
-    def _joined(self, x: Array, column: Array) -> Array:
-        """Return the matrix x (n, c) with one more column."""
+    def _append_column(self, x: Array, column: Array) -> Array:
+        """Return the matrix x (n, c) with `column` (n,) appended."""
         accelerator, dtype, (n, c) = self._accelerator, dtype_of(x), x.shape
         joined = accelerator.empty((n, c + 1), x.dtype)
         accelerator.launch(work.PutColumns.interned(n, c, c + 1, 0, dtype), x, joined)
@@ -163,21 +168,21 @@ class KfacPreconditioner:
                 launch(work.CholeskyInverse.interned(size, dtype), inverse, self._info[place : place + 1])
 
     def precondition(self) -> None:
-        """Divide the gradients of this rank's layers by their curvature in place, then exchange them between ranks."""
+        """Divide the gradients of this rank's layers by their curvature in place, then send them to all ranks."""
         gradients = self._optimizer.gradients()
         for layer in self._owned:
-            self._divide(layer, gradients)
+            self._precondition_layer(layer, gradients)
         if self._reducer is not None:
-            self._gather(gradients)
+            self._send_to_all_ranks(gradients)
         self._step += 1
 
-    def _divide(self, layer: KfacLayer, gradients: tuple[Array, ...]) -> None:
-        """Replace a layer's gradient gw by G^-1 gw A^-1."""
+    def _precondition_layer(self, layer: KfacLayer, gradients: tuple[Array, ...]) -> None:
+        """Replace a layer's gradient gw (k, d) by G^-1 gw A^-1. `gradients` are those of all parameters."""
         accelerator, dtype, (k, d) = self._accelerator, self._dtype, (layer.k, layer.d)
         gradient = gradients[layer.weight]
         gw, result, empty = gradient, gradient, accelerator.empty
         if layer.bias is not None:
-            gw, result = self._joined(gradient, gradients[layer.bias]), empty((k, d), gradient.dtype)
+            gw, result = self._append_column(gradient, gradients[layer.bias]), empty((k, d), gradient.dtype)
         inverse_a, inverse_g = self._inverses[layer]
         half_way = empty((k, d), gradient.dtype)
         accelerator.launch(_product((k, 1, 1, d), (d, 1, 1, d), dtype).fprop, gw, inverse_a, half_way)
@@ -186,7 +191,7 @@ class KfacPreconditioner:
             accelerator.launch(work.TakeColumns.interned(k, d - 1, d, 0, dtype), result, gradient)
             accelerator.launch(work.TakeColumns.interned(k, 1, d, d - 1, dtype), result, gradients[layer.bias])
 
-    def _gather(self, gradients: tuple[Array, ...]) -> None:
+    def _send_to_all_ranks(self, gradients: tuple[Array, ...]) -> None:
         """Send every layer's gradient from its owner to all ranks, as a sum to which the other ranks add 0."""
         assert self._reducer is not None
         accelerator = self._accelerator
@@ -229,7 +234,9 @@ def assign_ranks(layers: tuple[KfacLayer, ...], ranks: int) -> dict[KfacLayer, i
 
 
 def _layers(model: Any, parameters: tuple[Any, ...]) -> tuple[KfacLayer, ...]:
-    """Return the layers with a filter `w`; a filter that is a matrix also has a bias `b`."""
+    """Return the layers that have a filter `w`; those whose filter is a matrix also have a bias `b`.
+
+    `parameters` are the model's, in the order in which indices are counted."""
     places = {id(parameter): place for place, parameter in enumerate(parameters)}
     layers = []
     for path, link in model.namedlinks():
@@ -243,14 +250,16 @@ def _layers(model: Any, parameters: tuple[Any, ...]) -> tuple[KfacLayer, ...]:
 
 
 def _product(x_shape: tuple[int, ...], w_shape: tuple[int, ...], dtype: work.DType) -> ConvWorks:
-    """Return the work of a matrix product as a 1x1 convolution, in strict float32 because inverses need precision."""
+    """Return the operations of a matrix product as a 1x1 convolution.
+
+    They are computed in strict float32, because inverses need precision."""
     return works_of(x_shape, w_shape, 1, 0, "NHWC", dtype, "strict")
 
 
-def _side_by_side(
+def _zero_matrix_pairs(
     layers: tuple[KfacLayer, ...], dtype: work.DType
 ) -> tuple[Array, dict[KfacLayer, tuple[Array, Array]]]:
-    """Return an array of zeros, and views of it: two matrices (d, d) and (k, k) for each layer."""
+    """Return a flat array of zeros, and for each layer two views of it: matrices of shape (d, d) and (k, k)."""
     flat = current().zeros((sum(work.aligned(size**2) for layer in layers for size in (layer.d, layer.k)),), dtype)
     views = _views(flat, [(size, size) for layer in layers for size in (layer.d, layer.k)])
     return flat, {layer: (next(views), next(views)) for layer in layers}

@@ -14,7 +14,7 @@ from tcbench.engine.models import geometry
 
 
 class Container(chainer.Chain):
-    """A chain that holds links by name and runs them by a flow."""
+    """A chain that holds links by name. `flow` is its forward function (see `tree.Flow`)."""
 
     def __init__(self, flow: tree.Flow) -> None:
         super().__init__()
@@ -49,7 +49,7 @@ class DropoutLink(chainer.Link):
         return ops.dropout(x, self.ratio, self.counter, layout=self.layout)
 
 
-def _tree(parts: Parts, rng: np.random.RandomState) -> tree.NetworkBuilder:
+def _builder(parts: Parts, rng: np.random.RandomState) -> tree.NetworkBuilder:
     """Return the builder of Chainer networks from these parts, with weights drawn from `rng`."""
     layout = parts.spec.layout
 
@@ -90,7 +90,7 @@ class ChainerNetwork(Container):
         self.names = [name for name, _ in stages]
         self.auxiliary = tree.auxiliary_weights(stages)
         self._body = parts.body(ChainerNetwork.body)
-        _tree(parts, rng).fill(self, stages)
+        _builder(parts, rng).fill(self, stages)
 
     def loss(self, x: Any, t: Any) -> Any:
         """Return the mean softmax cross entropy with labels t (N,), plus weighted losses of auxiliary classifiers."""

@@ -42,7 +42,9 @@ class OptimizerSpec:
 
 
 class Optimizer:
-    """The base class of optimizers; it holds the state of the loss scale."""
+    """The base class of optimizers.
+
+    `state` is the state of the loss scale on the device (see `work.STATE_SIZE`)."""
 
     def __init__(self, spec: OptimizerSpec, model: Any) -> None:
         self.spec = spec
@@ -149,7 +151,8 @@ class BatchedSGD(Optimizer):
     """An optimizer that updates all parameters in one launch through a table of addresses.
 
     A dynamic loss scale takes two more launches. Float32 parameters become views into the flat master weights, and
-    16-bit ones views into another flat array. Gradients stay where backward (or an exchange, see `read`) wrote them.
+    16-bit ones views into another flat array. Gradients stay where backward (or an exchange, see `use_gradients`) wrote
+    them.
     Their addresses are sent at every update, because CuPy's memory pool returns other addresses at every step. A
     captured graph contains that copy, with the addresses at the time of the capture."""
 
@@ -194,7 +197,7 @@ class BatchedSGD(Optimizer):
             parameter.array = view.reshape(shape)
 
     def _describe(self, described: work.Parameters) -> None:
-        """Prepare the work of an update of these parameters."""
+        """Create the operations that check and update these parameters."""
         spec = self.spec
         self._described = described
         self._work = work.BatchedUpdate(
@@ -202,8 +205,8 @@ class BatchedSGD(Optimizer):
         )
         self._check = work.CheckFinite(described)
 
-    def read(self, gradients: tuple[Array, ...]) -> None:
-        """Read gradients from these arrays from now on, not from the parameters' `grad`.
+    def use_gradients(self, gradients: tuple[Array, ...]) -> None:
+        """Use these arrays as gradients in all further updates, instead of the parameters' attribute `grad`.
 
         They are in the order of the parameters and all have the same dtype."""
         dtype = dtype_of(gradients[0])

@@ -48,7 +48,9 @@ class ChainerStep(BaseStep):
 
 
 class ChainerSession(BaseSession):
-    """A training session in Chainer. `rungs` and `make_feed` replace those of the cell where configs are compared."""
+    """A training session in Chainer.
+
+    `rungs`, `geometry` and `make_feed` replace the rungs, model and feed of the cell if they are given."""
 
     step: ChainerStep
 
@@ -72,7 +74,7 @@ class ChainerSession(BaseSession):
         stack.callback(feed.close)
         with sites.random_state(self.site, self.cell.seed) as rng:
             model = ChainerNetwork(parts, self._stages, rng)
-        sites.adopt(self.site, model)
+        sites.move_model(self.site, model)
         self.n_parameters = sum(int(p.size) for p in model.params())
         spec = self.optimizer_spec()
         replica = Replica(self._world, model, spec.build(spec, model), self.site.reducer)

@@ -13,12 +13,12 @@ from tcbench.engine.feeds.fixed import on_accelerator
 
 
 def random_state(site: OpenDevice, seed: int) -> contextlib.AbstractContextManager[np.random.RandomState]:
-    """Return the generator of initial weights. Nothing is drawn for a device that does not compute."""
+    """Return a context with the generator of initial weights. Nothing is drawn for a device that does not compute."""
     computes = site.accelerator.computes
     return initial.random_state(seed) if computes else contextlib.nullcontext(initial.NoRandomState())
 
 
-def adopt(site: OpenDevice, model: Any) -> None:
+def move_model(site: OpenDevice, model: Any) -> None:
     """Move a model's parameters, running statistics and counters to a device."""
     take = site.accelerator.take
     for parameter in model.params():
@@ -32,7 +32,7 @@ def adopt(site: OpenDevice, model: Any) -> None:
 
 
 def deliver(site: OpenDevice, feed: Feed) -> Feed:
-    """Wrap a feed so that its batches are on the device, if they are not there anyway."""
+    """Return a feed with the same batches on the device: `feed` itself if its batches are usable there."""
     needs_no_copy = feed.on_device or site.accelerator.shares_host_memory
     return feed if needs_no_copy else on_accelerator(feed, site.accelerator)
 

@@ -20,8 +20,7 @@ def static_body(body: _Body) -> _Body:
     recordings: dict[tuple[Any, ...], _Recording] = {}
 
     def replayed(model: Any, x: Any) -> Variables:
-        """Run the body of a model by its recording for inputs of this shape and dtype; record it first if there is
-        none."""
+        """Replay the recording for inputs of this shape and dtype. If there is none, record it while the body runs."""
         if not (chainer.config.train and chainer.config.enable_backprop):
             return body(model, x)
         x = chainer.as_variable(x)
@@ -37,7 +36,8 @@ def static_body(body: _Body) -> _Body:
 class _Recording:
     """The recorded schedules for one shape of input. Outputs and gradients are the same arrays at every step.
 
-    `gradients` holds None for the input, then the gradient of each parameter. `hooks` report layers to the recorder."""
+    `passes` counts forward passes. `gradients` holds None for the input, then the gradient of each parameter. `hooks`
+    report layers to the recorder."""
 
     body: _Body
     model: Any

@@ -95,7 +95,7 @@ class Tiles(nn.Module):
 
 
 class TorchContainer(nn.Module):
-    """A module that holds others by name and runs them by a flow."""
+    """A module that holds others by name. `flow` is its forward function (see `tree.Flow`)."""
 
     def __init__(self, flow: tree.Flow) -> None:
         super().__init__()
@@ -117,7 +117,7 @@ def _dropout(ratio: float, rng: np.random.RandomState) -> nn.Module:
     return nn.Dropout(ratio)
 
 
-def _tree(rng: np.random.RandomState) -> tree.NetworkBuilder:
+def _builder(rng: np.random.RandomState) -> tree.NetworkBuilder:
     """Return the builder of PyTorch networks whose weights are drawn from `rng`."""
     makers: dict[type[geometry.Stage], Callable[..., nn.Module]] = {
         geometry.Conv: functools.partial(TorchUnit, rng=rng),
@@ -142,4 +142,4 @@ class TorchNetwork(TorchContainer):
         names = [name for name, _ in stages]
         super().__init__(lambda _, x: tree.all_logits(self, names, self.auxiliary, x, self.training))
         self.auxiliary = tree.auxiliary_weights(stages)
-        _tree(rng).fill(self, stages)
+        _builder(rng).fill(self, stages)

@@ -99,8 +99,9 @@ class GpuSite(Site):
             torch.cuda.synchronize()
 
     def upload(self, x: Any, t: Any) -> Batch:
-        """Copy a batch to the GPU from pinned memory, alternating between two buffers; tensors are on the GPU
-        already."""
+        """Copy a batch from the host to the GPU through one of two pinned buffers, in turn.
+
+        Tensors are returned as they are, because DALI's are on the GPU already."""
         if isinstance(x, torch.Tensor):
             return x, t
         self._pinned = self._pinned[::-1]

@@ -41,7 +41,7 @@ class BatchNorm(ForwardNode):
         self.train = bool(chainer.config.train)
 
     def forward_on(self, accelerator: Accelerator, inputs: tuple[Array, ...]) -> tuple[Array]:
-        """Launch the accelerator's route for this normalisation, and keep what its gradient needs."""
+        """Normalise x, and keep what the gradient needs. In evaluation, use the running statistics."""
         x, gamma, beta, *residuals = self._checked(inputs)
         if not self.train:
             return self._evaluate_on(accelerator, x, gamma, beta, *residuals)
@@ -124,7 +124,7 @@ class BatchNormFromSums(BatchNorm):
     Inputs: x, sum, sum of squares, gamma, beta[, residual]. The sums get no gradient."""
 
     def forward_on(self, accelerator: Accelerator, inputs: tuple[Array, ...]) -> tuple[Array]:
-        """Compute scale and bias from the sums, and apply them to x."""
+        """Compute scale and bias from the sums, and apply them to x. In evaluation, use the running statistics."""
         x, total, squares, *rest = inputs
         x, gamma, beta, *residuals = self._checked((x, *rest))
         if not self.train:
@@ -153,15 +153,16 @@ class BatchNormFromSums(BatchNorm):
 
 @functools.cache
 def norm_of(shape: tuple[int, ...], layout: Layout, dtype: DType, after: After) -> work.Norm:
-    """Return the description of the batch normalisation of an array of this shape. Cached."""
+    """Return the geometry of the batch normalisation of an array stored in this shape, and of what follows. Cached."""
     return work.Norm(*logical(shape, layout), layout, dtype, after)
 
 
 @functools.cache
 def _from_sums(norm: work.Norm) -> BatchNormRoute:
-    """Return the backward route if the convolution has computed the statistics.
+    """Return the route of a normalisation whose statistics the convolution has computed.
 
-    There is no saved mask, so ReLU's gradient is launched separately. The route's `forward` is never launched."""
+    Only its backward part is used; `forward` is never launched. There is no saved mask, so ReLU's gradient is launched
+    separately."""
     alone = replace(norm, after="none")
     return BatchNormRoute(norm, work.BatchNormForward(alone, 0.0, 0.0), work.BatchNormBackward(alone), norm.after)
 

@@ -27,7 +27,7 @@ class Bias(ForwardNode):
         return (x,)
 
     def rows(self, x: Array) -> tuple[int, int, int]:
-        """Return x's rows, columns and pixels per row, as the work's arguments."""
+        """Return (rows, columns, pixels per row) of x, as `work.AddBias` takes them."""
         n, c, h, w = logical(x.shape, self.layout)
         return (n, c, h * w) if self.layout == "NCHW" else (n * h * w, c, 1)
 

@@ -12,7 +12,7 @@ from tcbench.engine.work import DType, Layout, Math
 
 @dataclass(frozen=True)
 class ConvWorks:
-    """The forward and backward work of one convolution."""
+    """The forward and backward operations of one convolution."""
 
     fprop: work.ConvFprop
     stats: work.ConvFpropStats
@@ -25,7 +25,7 @@ class ConvWorks:
 def works_of(
     x_shape: tuple[int, ...], w_shape: tuple[int, ...], stride: int, pad: int, layout: Layout, dtype: DType, math: Math
 ) -> ConvWorks:
-    """Return the work of a convolution of arrays of these shapes. Cached."""
+    """Return the operations of a convolution of arrays stored in these shapes. Cached."""
     (n, c, h, w), (k, _, r, s) = logical(x_shape, layout), logical(w_shape, layout)
     conv = work.Conv2d(n, c, h, w, k, r, s, stride, pad, layout, dtype, math)
     return ConvWorks(
@@ -38,7 +38,7 @@ def works_of(
 
 
 class Filtered(ForwardNode):
-    """The base class of nodes that apply a filter or matrix w to x, with the work of a convolution."""
+    """The base class of nodes that apply a filter or matrix w to x. `works` are the operations of a convolution."""
 
     works: ConvWorks
 
@@ -52,7 +52,7 @@ class Filtered(ForwardNode):
         return (gx,) if accumulated is None else node.add_into(accelerator, gx, accumulated, gx)
 
     def wgrad(self, accelerator: Accelerator, gy: Array) -> tuple[Array]:
-        """Return the gradient of w from gy, and notify listeners."""
+        """Return the gradient of w from gy, and call the listener of `node.on_filter_gradient`."""
         gw = accelerator.empty(self.w.shape, self.w.dtype)
         self.write_wgrad(accelerator, gy, gw)
         node.notify_filter_gradient(self, gy)

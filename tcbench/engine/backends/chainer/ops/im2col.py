@@ -17,7 +17,7 @@ from tcbench.engine.work import Conv2d, Layout, Math
 
 @dataclass(frozen=True)
 class Im2colWorks:
-    """The work of one convolution by im2col.
+    """The operations of one convolution by im2col.
 
     `product` is the matrix product, as a 1x1 convolution of the columns. In NCHW, `gather` copies y from images to rows
     of one channel each, and `place` copies it back; in NHWC both are None."""
@@ -31,7 +31,7 @@ class Im2colWorks:
 
 @functools.cache
 def im2col_works(conv: Conv2d) -> Im2colWorks:
-    """Return the work of a convolution by im2col. Cached."""
+    """Return the operations of a convolution by im2col. Cached."""
     im2col, product = work.Im2col(conv), work.product(conv)
     works = works_of(product.x_shape, product.w_shape, 1, 0, conv.layout, conv.dtype, conv.math)
     transpose = work.channel_transpose(conv) if conv.layout == "NCHW" else None

@@ -30,7 +30,7 @@ _DTYPES: dict[Any, DType] = {np.dtype(name): name for name in get_args(DType)}
 
 
 def dtype_of(array: Array) -> DType:
-    """Return the name of an array's dtype. Raises ValueError for a dtype that no work supports."""
+    """Return the name of an array's dtype. Raises ValueError for a dtype that no operation supports."""
     try:
         return _DTYPES[array.dtype]
     except KeyError:
@@ -69,7 +69,7 @@ on_filter_gradient = _on_filter_gradient.use
 
 
 def notify_filter_gradient(node: "ForwardNode", gy: Array) -> None:
-    """Call the listener of `on_filter_gradient`."""
+    """Call the listener of `on_filter_gradient`, if there is one, with the node and the gradient of its output."""
     if (listener := _on_filter_gradient.value) is not None:
         listener(node, gy)
 
@@ -109,7 +109,7 @@ class Node(chainer.FunctionNode):
         return self.forward_on(current(), inputs)
 
     def forward_on(self, accelerator: Accelerator, inputs: tuple[Array, ...]) -> tuple[Array, ...]:
-        """Launch the operation's work on arrays of the accelerator."""
+        """Launch the operation on arrays of the accelerator, and return its outputs."""
         raise NotImplementedError
 
 
@@ -156,7 +156,9 @@ class ForwardNode(Node):
     def backward_accumulate(
         self, indexes: tuple[int, ...], gys: Variables, accumulated: tuple[Variable | None, ...]
     ) -> Variables:
-        """Return the gradients plus those accumulated so far, and call the listener with each new one."""
+        """Return the gradients of the inputs at `indexes`, each added to the one accumulated so far, if any.
+
+        The listener of `on_gradient` is called with each new gradient before the addition."""
         gxs = self.backward(indexes, gys)
         if (listener := _on_gradient.value) is not None:
             for index, gx in zip(indexes, gxs, strict=True):
@@ -175,5 +177,5 @@ class ForwardNode(Node):
         return tuple([gradients[i] for i in indexes])
 
     def gradients(self, accelerator: Accelerator, gy: Array) -> tuple[Array, ...]:
-        """Return the gradients of all inputs from that of the output."""
+        """Return the gradients of all inputs from `gy`, the gradient of the output."""
         raise NotImplementedError

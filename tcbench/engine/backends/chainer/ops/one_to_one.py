@@ -11,11 +11,11 @@ from tcbench.engine.work import Layout
 
 
 class OneToOne(ForwardNode):
-    """The node of an operation with one input, one forward work and one backward work.
+    """The node of a function of one input that takes one operation forward and one backward.
 
-    `describe` returns the arguments of both for an input x. `like_x` says that their outputs have x's shape, whatever
-    shape the work itself describes. `arrays` are further operands, by name. Operands that the backward work reads are
-    kept by name after the forward pass."""
+    `describe` returns the fields of both operations for an input x. With `like_x` outputs have x's shape, whatever
+    shape the operation itself describes. `arrays` are further operands, by name. Operands that the backward operation
+    reads are kept by name after the forward pass."""
 
     def __init__(
         self,
@@ -37,7 +37,7 @@ class OneToOne(ForwardNode):
         return self.kind
 
     def forward_on(self, accelerator: Accelerator, inputs: tuple[Array, ...]) -> tuple[Array]:
-        """Launch the forward work, and keep the operands that the backward work reads."""
+        """Launch the forward operation, and keep the operands that the backward operation reads."""
         (x,) = inputs
         self.x_shape, self.described = x.shape, self.describe(x)
         arrays = self.launch(accelerator, self.forward_work(*self.described), x=x)
@@ -46,7 +46,7 @@ class OneToOne(ForwardNode):
         return (arrays["y"],)
 
     def launch(self, accelerator: Accelerator, work: work.Work, **inputs: Array) -> dict[str, Array]:
-        """Launch the work, and return all its operands by name: the inputs, the kept arrays and the outputs."""
+        """Launch an operation, and return its operands by name: the inputs, the kept arrays and new outputs."""
         arrays = self.arrays | inputs
         for operand in work.operands:
             if operand.role == "out":
@@ -88,7 +88,7 @@ def tiled_average_pooling_2d(x: Variable, *, out: int, layout: Layout) -> Variab
     """Return the means over the windows of `work.TiledAverageForward`, as maps of `out` x `out` pixels."""
 
     def describe(x: Array) -> tuple[Any, ...]:
-        """Return the fields of the work for this input. Raises ValueError for maps that are not square."""
+        """Return the fields of the operation for this input. Raises ValueError for maps that are not square."""
         n, c, h, w = logical(x.shape, layout)
         if h != w:
             raise ValueError(f"tiled_average_pooling_2d: expected square maps, got {h}x{w}")

@@ -15,7 +15,7 @@ class Batched(Rung):
     name = "batched"
     says = "one weight update for all parameters"
     parity = ROUNDING
-    shows: ClassVar = {"update": "all parameters at once"}
+    effects: ClassVar = {"update": "all parameters at once"}
     source = "talk, slide 24"
 
     def optimizer(self, optimizer: Any, settings: Any) -> Any:

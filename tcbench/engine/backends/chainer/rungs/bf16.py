@@ -18,7 +18,7 @@ class Bf16(Rung):
     requires = Requires(compute_capability=tensor_cores.oldest_with("bf16"), instructions=BF16)
     conflicts = frozenset({"fp32", "tf32", "fp16"})
     parity = Parity("tolerance", bfloat16=Tolerance(2e-2, 0.5, 0.45, 0.02))
-    shows: ClassVar = {"storage": "bfloat16", "master weights": "float32"}
+    effects: ClassVar = {"storage": "bfloat16", "master weights": "float32"}
     source = "D. Kalamkar et al., A Study of BFLOAT16 for Deep Learning Training, 2019"
 
     def parts(self, parts: Any, settings: Any) -> Any:

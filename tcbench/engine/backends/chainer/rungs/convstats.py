@@ -22,7 +22,7 @@ class ConvStats(Rung):
         ),
     )
     parity = Parity("tolerance", float16=Tolerance(1e-2, 0.3, 0.15, 0.01))
-    shows: ClassVar = {"batch statistics": "from the convolution"}
+    effects: ClassVar = {"batch statistics": "from the convolution"}
     source = "NVIDIA cuDNN documentation, graph patterns: ConvGenStats; MLPerf Training v1.0 ResNet-50"
 
     def parts(self, parts: Any, settings: Any) -> Any:

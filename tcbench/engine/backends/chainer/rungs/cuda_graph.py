@@ -21,7 +21,7 @@ class CudaGraph(Rung):
     )
     conflicts = frozenset({"static_graph"})
     parity = EXACT
-    shows: ClassVar = {"launches": "one"}
+    effects: ClassVar = {"launches": "one"}
     source = "CUDA C++ Programming Guide, CUDA Graphs"
 
     def feed(self, recipe: Any, settings: Any) -> Any:

@@ -21,7 +21,7 @@ class DynamicScale(Rung):
         )
     )
     parity = Parity("tolerance", float16=Tolerance(1e-2, 0.3, 0.15, 0.01))
-    shows: ClassVar = {"loss scale": "dynamic"}
+    effects: ClassVar = {"loss scale": "dynamic"}
     source = "P. Micikevicius et al., Mixed Precision Training, 2018, section 3.2"
 
     def optimizer(self, optimizer: Any, settings: Any) -> Any:

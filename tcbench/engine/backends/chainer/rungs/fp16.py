@@ -17,7 +17,7 @@ class Fp16(Rung):
     requires = Requires(instructions=FP16)
     conflicts = frozenset({"fp32", "bf16", "tf32"})
     parity = Parity("tolerance", float16=Tolerance(1e-2, 0.3, 0.2, 0.01))
-    shows: ClassVar = {"storage": "float16", "master weights": "float32"}
+    effects: ClassVar = {"storage": "float16", "master weights": "float32"}
     source = "talk, slides 5 to 12"
 
     def parts(self, parts: Any, settings: Any) -> Any:

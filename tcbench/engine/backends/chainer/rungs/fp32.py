@@ -13,7 +13,7 @@ class Fp32(Rung):
     says = "32-bit storage and arithmetic"
     conflicts = frozenset({"fp16", "bf16", "tf32"})
     parity = EXACT
-    shows: ClassVar = {"storage": "float32"}
+    effects: ClassVar = {"storage": "float32"}
     source = "talk, slide 12"
 
     def parts(self, parts: Any, settings: Any) -> Any:

@@ -14,7 +14,7 @@ class Fused(Rung):
     name = "fused"
     says = "batch norm + add + ReLU, or bias + ReLU, in one operation"
     parity = ROUNDING
-    shows: ClassVar = {"ReLU": "fused"}
+    effects: ClassVar = {"ReLU": "fused"}
     source = "talk, slide 25"
 
     def parts(self, parts: Any, settings: Any) -> Any:

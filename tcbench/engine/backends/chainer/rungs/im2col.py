@@ -15,7 +15,7 @@ class Im2colRung(Rung):
     says = "convolutions as im2col and a matrix product, as before cuDNN"
     conflicts = frozenset({"convstats"})
     parity = ROUNDING
-    shows: ClassVar = {"convolution": "im2col"}
+    effects: ClassVar = {"convolution": "im2col"}
     source = "K. Chellapilla et al., High Performance Convolutional Neural Networks for Document Processing, 2006"
 
     def parts(self, parts: Any, settings: Any) -> Any:

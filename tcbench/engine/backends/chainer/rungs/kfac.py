@@ -24,7 +24,7 @@ class Kfac(Rung):
         "fp16_allreduce": "gradients divided by curvature can exceed float16's range",
     }
     parity = Parity("other", float32=Tolerance(0.1, 0.4, 0.01))
-    shows: ClassVar = {"gradients": "divided by curvature"}
+    effects: ClassVar = {"gradients": "divided by curvature"}
     source = "talk, slide 36; K. Osawa et al., Large-Scale Distributed Second-Order Optimization Using K-FAC, 2019"
 
     def optimizer(self, optimizer: Any, settings: Any) -> Any:

@@ -12,7 +12,7 @@ class Nhwc(Rung):
     name = "nhwc"
     says = "channels last: no transposes around a convolution"
     parity = ROUNDING
-    shows: ClassVar = {"layout": "NHWC"}
+    effects: ClassVar = {"layout": "NHWC"}
     source = "talk, slide 26"
 
     def parts(self, parts: Any, settings: Any) -> Any:

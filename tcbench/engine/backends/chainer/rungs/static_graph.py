@@ -26,7 +26,7 @@ class StaticGraph(Rung):
     says = "record the graph once, replay it without Python's graph building"
     conflicts = frozenset({"cuda_graph"})
     parity = EXACT
-    shows: ClassVar = {"graph": "replayed"}
+    effects: ClassVar = {"graph": "replayed"}
     source = "talk, slides 31 and 32"
 
     def parts(self, parts: Any, settings: Any) -> Any:

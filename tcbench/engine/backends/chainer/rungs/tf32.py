@@ -17,7 +17,7 @@ class Tf32(Rung):
     requires = Requires(devices=frozenset({"cuda"}), compute_capability=tensor_cores.oldest_with("tf32"))
     conflicts = frozenset({"fp32", "fp16", "bf16"})
     parity = Parity("tolerance", float32=Tolerance(1e-2, 0.3, 0.3, 0.02))  # its fraction is as long as float16's
-    shows: ClassVar = {"math": "tf32"}
+    effects: ClassVar = {"math": "tf32"}
     source = "NVIDIA A100 Tensor Core GPU Architecture, 2020"
 
     def parts(self, parts: Any, settings: Any) -> Any:
