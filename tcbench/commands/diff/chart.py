@@ -59,7 +59,7 @@ def diff_chart(diffs: Sequence[Diff], labels: Labels = UNNAMED, *, title: str = 
     return page.settle()
 
 
-_MAYBE = ", may be nothing"
+_MAYBE = ", may be noise"
 _CHANGES: dict[str, dict[str, Any]] = {
     word + _MAYBE * (not sure): change_patch(better=word == "faster", sure=sure)
     for sure in (True, False)

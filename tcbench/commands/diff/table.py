@@ -27,8 +27,8 @@ def signed(seconds: float) -> str:
 
 
 def headline(diff: Diff) -> str:
-    """Return the step's change and its largest part: `step 22.1 ms -> 24.3 ms: +2.2 ms (+9.8%), surely: forward +2.13
-    ms (96% of it)`."""
+    """Return the step's change and its largest part: `step 22.1 ms -> 24.3 ms: +2.2 ms (+9.8%); forward +2.13 ms, 96%
+    of it`."""
     step = diff.step
     base_s, current_s = step.base_s or 0.0, step.current_s or 0.0
     within = f", 95% interval {limits(step.change, signed)}" if step.change else ""
@@ -114,10 +114,10 @@ _TIME = Kind(lambda seconds: signed(seconds).removeprefix("+"))
 def fate(part: StepPart) -> str:
     """Return what became of the part, with its interval if there is one: `grew (+1.9 ms to +2.4 ms)`.
 
-    A change that is not certain `may be nothing`."""
+    A change that is not certain `may be noise`."""
     if part.change is None:
         return part.kind
-    return f"{part.kind if part.decided else 'may be nothing'} ({limits(part.change, signed)})"
+    return f"{part.kind if part.decided else 'may be noise'} ({limits(part.change, signed)})"
 
 
 def _launches(part: StepPart) -> str:
@@ -142,9 +142,9 @@ def notes(diffs: Sequence[Diff], of_timelines: bool) -> list[str]:
     remarks = ["of the change: the part's share of the step's change; with the rest, 100%."]
     if any(diff.step.change is None for diff in diffs):
         pass_ = "profile" if of_timelines else "trial"
-        remarks.append(Caution(f"one {pass_} a side gives no interval: any of these changes may be nothing."))
+        remarks.append(Caution(f"one {pass_} a side gives no interval: any of these changes may be noise."))
     if any(diff.step.change is not None for diff in diffs):
-        remarks.append("may be nothing: the 95% interval of the change over trials includes 0.")
+        remarks.append("may be noise: the 95% interval of the change over trials includes 0.")
     remarks += doubtful((side.label, side.bottleneck) for diff in diffs for side in (diff.base, diff.current))
     differences = dict.fromkeys(difference for diff in diffs for difference in diff.differences)
     remarks += [Caution(f"also differs: {line}") for line in allowed_lines(differences)]
