@@ -103,7 +103,7 @@ def diff(
     cell, environment = diffs[0].base.cell, diffs[0].base.environment
     if not timelines and cell is not None:  # layers and kernels are in profiles alone
         machine = environment.machine if environment else None
-        says = "then the other side; `tcbench diff` of both shows layers"
+        says = "then profile the other side; `tcbench diff` of both shows layers"
         step = cell_step("profile", cell, says, out=out, threads=True, machine=machine)
         console.offer(filter(None, [step]))
 

@@ -73,7 +73,11 @@ def history_chart(history: History) -> Figure:
     for axes, (cell, points, group) in zip(column, strips, strict=True):
         _frame(axes, cell, points, span, len(revisions))
         if group:
-            below = f"{rate_unit(cell.cell for cell in cells)}; on the right: the newest figure" if axes is column[0] else ""
+            below = (
+                f"{rate_unit(cell.cell for cell in cells)}; on the right: the newest figure"
+                if axes is column[0]
+                else ""
+            )
             page.title_panel(axes, group, below)
     # Short names above dates, or both upright where there is no room from one to the next.
     names = [(drawable(revision.short), drawable(revision.date)) for revision in revisions]
