@@ -35,11 +35,11 @@ _MAY_BE_EMPTY = ("--setup",)
 
 
 @contextlib.contextmanager
-def _one_line(shows: str, words: Sequence[str] = ()) -> Iterator[None]:
-    """Turn Typer's usage errors into a UsageError of one line.
+def _one_line_usage_errors(hint: str, words: Sequence[str] = ()) -> Iterator[None]:
+    """Raise a UsageError of one line in place of Typer's usage errors.
 
-    The line ends with `shows`, a hint at the command that lists what is valid. `words` are the command line's: the
-    message repeats a wrong value, and an empty value is refused.
+    The line ends with `hint`, which names the command that lists what is valid. `words` are the arguments of the
+    command line: the message quotes a wrong value among them, and an empty one is an error.
     """
     try:
         for before, word in itertools.pairwise(["", *words]):
@@ -47,7 +47,7 @@ def _one_line(shows: str, words: Sequence[str] = ()) -> Iterator[None]:
                 option = before if word == "" and before.startswith("-") else word.removesuffix("=")
                 if option in _MAY_BE_EMPTY:
                     continue
-                raise UsageError(f"{option or 'an argument'} is empty: expected a value, or leave it out; {shows}")
+                raise UsageError(f"{option or 'an argument'} is empty: expected a value, or leave it out; {hint}")
         yield
     except Exception as error:
         # Not every version of Typer exports its error classes, but all have this method. Help has no message.
@@ -62,7 +62,7 @@ def _one_line(shows: str, words: Sequence[str] = ()) -> Iterator[None]:
                 (word.partition("=")[2] for word in words if word.startswith(f"{wrong[1]}=")),
             )
             message = message.replace("':", f" {next(value, '')[:40]}':", 1)
-        raise UsageError(f"{message.removesuffix('.')}; {shows}") from None
+        raise UsageError(f"{message.removesuffix('.')}; {hint}") from None
 
 
 _PLAIN = (
@@ -83,10 +83,10 @@ class GroupedCommand(TyperCommand):
     """
 
     def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
-        """Parse the command line. A mistake ends with one line; an output in a folder that does not exist is
-        refused."""
+        """Parse the command line. Raises UsageError of one line for a mistake, for an output that is an input, and for
+        an absolute output path whose folder does not exist."""
         words = f"{parent.command_path} {info_name}" if parent else info_name
-        with _one_line(f"`{words} -h` shows the options", tuple(args)):
+        with _one_line_usage_errors(f"`{words} -h` shows the options", tuple(args)):
             context = super().make_context(info_name, args, parent, **extra)
         if context.params.get("format_", "table") != "table":
             streams.use_utf_8()
@@ -123,7 +123,7 @@ class GroupedCommand(TyperCommand):
             row = parameter.get_help_record(ctx)
             if row is None:
                 continue
-            help_text = _EXTRAS.sub(_default, row[1])
+            help_text = _EXTRAS.sub(_default_sentence, row[1])
             if parameter.param_type_name == "argument":  # Typer's row shows the Python type
                 groups["Arguments"].append((parameter.metavar or parameter.name.upper(), help_text))
             else:
@@ -156,8 +156,8 @@ _EXTRAS = re.compile(r"\s*\[([^\[\]]*)\]$")
 """The brackets that Typer puts after a parameter's help, with the default and limits."""
 
 
-def _default(extras: re.Match[str]) -> str:
-    """Rewrite Typer's brackets as a sentence with the default only."""
+def _default_sentence(extras: re.Match[str]) -> str:
+    """Return the default in a match of `_EXTRAS` as a sentence, " Default: 5."; empty if the brackets hold none."""
     default = re.search(r"(?:^|; )default: (.*?)(?:; |$)", extras[1])
     return f" Default: {default[1]}." if default else ""
 
@@ -181,11 +181,11 @@ class CommandGroup(TyperGroup):
 
     def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
         words = f"{parent.command_path} {info_name}" if parent else info_name
-        with _one_line(f"`{words} -h` shows the options"):
+        with _one_line_usage_errors(f"`{words} -h` shows the options"):
             return super().make_context(info_name, args, parent, **extra)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        with _one_line(f"`{ctx.command_path} -h` shows the commands"):
+        with _one_line_usage_errors(f"`{ctx.command_path} -h` shows the commands"):
             return super().resolve_command(ctx, args)
 
 
@@ -221,10 +221,11 @@ def command_group(name: str, help_text: str) -> typer.Typer:
 def command(
     short: str | None = None, name: str | None = None, group: typer.Typer = app
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Return a decorator that makes a command of a function.
+    """Return a decorator that registers a function as a command of the application or of a group of subcommands.
 
     The function's docstring is the help. Each line below "Examples:" is an example, two or more spaces, and its
-    description. `short` is the description in the overview; by default that is the first sentence of the help.
+    description. `short` is the description in the overview (default: the first sentence of the help), and `name` the
+    command's name (default: the function's).
     """
 
     def register(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -238,7 +239,10 @@ def command(
 
 
 def given_words(context: Any, names: Container[str] | None = None, *, without: Container[str] = ()) -> list[str]:
-    """Return the words that set these parameters (default: all) on the command line, with long option names."""
+    """Return the part of the command line that sets the parameters `names` (default: all) except those in `without`.
+
+    Options have their long names. Parameters that the command line does not set are left out.
+    """
     words: list[str] = []
     for parameter in context.command.params:
         if parameter.name in without or (names is not None and parameter.name not in names):
@@ -264,12 +268,12 @@ def refuse_input(context: Any, output: Path | None) -> None:
     words = [word for value in values for word in (value if isinstance(value, list) else [value])]
     for word in filter(None, words):
         with contextlib.suppress(OSError):  # too long for a file name
-            if _same(word, output) or any(_same(run, output) for run in Path(str(word)).rglob("*.jsonl")):
+            if _is_file(word, output) or any(_is_file(run, output) for run in Path(str(word)).rglob("*.jsonl")):
                 raise UsageError(f"-o {output}: this command reads it; name another file")
 
 
-def _same(word: object, file: Path) -> bool:
-    """Return whether a word of the command line is the path of that file."""
+def _is_file(word: object, file: Path) -> bool:
+    """Return whether a word of the command line is a path of `file`, which exists."""
     try:
         return file.samefile(str(word))
     except (OSError, ValueError):
@@ -310,7 +314,10 @@ def command_again(*, resume: bool) -> str:
 
 @contextlib.contextmanager
 def interruptible(describe: Callable[[], str]) -> Iterator[None]:
-    """End the command if it is interrupted within the block, and print what `describe` returns."""
+    """End the command with exit code 130 if it is interrupted within the block.
+
+    The message is "interrupted" followed by the text that `describe` returns, such as how to resume.
+    """
     try:
         yield
     except KeyboardInterrupt:

@@ -9,10 +9,10 @@ from tcbench.show.notes import Caution
 
 
 def limit_words(bottleneck: Bottleneck) -> str:
-    """Return the verdict in words, such as "input-bound".
+    """Return the verdict in words, such as "input-bound"; "unsettled" if the trial's steps vary too much for one.
 
-    For a step that the CPU mostly computes this is "compute-bound", or "update 52%" if a phase other than the forward
-    and backward pass dominates.
+    If the CPU spends most of a step computing, return "compute-bound", or "update 52%" if a phase other than the
+    forward and backward pass dominates.
     """
     if bottleneck.unsteady:
         return "unsettled"
@@ -33,7 +33,11 @@ def doubt_words(bottleneck: Bottleneck | None) -> str:
 
 
 def doubtful(bottlenecks: Iterable[tuple[str, Bottleneck | None]]) -> list[str]:
-    """Return a caution about the doubtful bottlenecks among labelled ones; an empty list if none is doubtful."""
+    """Return a caution that describes the first doubtful bottleneck and counts the others; an empty list if none is
+    doubtful.
+
+    `bottlenecks` are pairs of a cell's label and its bottleneck.
+    """
     texts = ((label, doubt_words(bottleneck)) for label, bottleneck in bottlenecks)
     lines = list(dict.fromkeys(f"{label}: {text}" for label, text in texts if text))
     more = f"; {len(lines) - 1} more" if len(lines) > 1 else ""
@@ -42,7 +46,7 @@ def doubtful(bottlenecks: Iterable[tuple[str, Bottleneck | None]]) -> list[str]:
 
 def limit_sentence(bottleneck: Bottleneck) -> str:
     """Return the limit with its numbers: "host-bound: host needs 38 ms per step, GPU 23 ms; GPU idle 41%"."""
-    figures = _on_gpu(bottleneck) if bottleneck.on_gpu else _on_cpu(bottleneck)
+    figures = _gpu_figures(bottleneck) if bottleneck.on_gpu else _cpu_figures(bottleneck)
     remarks = [f"doubtful: {doubt}"] if (doubt := doubt_words(bottleneck)) else []
     if bottleneck.unsteady and bottleneck.median_step_s:
         mean, median = _ms(bottleneck.step_s), _ms(bottleneck.median_step_s)
@@ -50,7 +54,7 @@ def limit_sentence(bottleneck: Bottleneck) -> str:
     return "; ".join([f"{limit_words(bottleneck)}: {figures}", *remarks])
 
 
-def _on_gpu(bottleneck: Bottleneck) -> str:
+def _gpu_figures(bottleneck: Bottleneck) -> str:
     """Return the stage times of a GPU cell: "host needs 38 ms per step, GPU 23 ms; GPU idle 41%"."""
     needs, input_bound = bottleneck.needs, bottleneck.verdict == "input-bound"
     stages = [f"host needs {_ms(needs.host_side_s)} per step"]
@@ -67,8 +71,11 @@ def _on_gpu(bottleneck: Bottleneck) -> str:
     return f"{', '.join(stages)}; {end}"
 
 
-def _on_cpu(bottleneck: Bottleneck) -> str:
-    """Return the stage times of a CPU cell: "the CPU computes 38 ms per step (forward 12 ms, backward 24 ms, ...)"."""
+def _cpu_figures(bottleneck: Bottleneck) -> str:
+    """Return the stage times of a CPU cell: "the CPU computes 38 ms per step (forward 12 ms, backward 24 ms, ...)".
+
+    The stage that limits the cell comes first: the input, the all-reduce, or the computation.
+    """
     needs = bottleneck.needs
     if bottleneck.verdict == "network-bound":
         return f"the all-reduce takes {_ms(needs.network_s)} per step, the computation before it {_ms(needs.host_s)}"

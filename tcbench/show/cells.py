@@ -23,7 +23,8 @@ def columns(summaries: Sequence[CellSummary]) -> tuple[Column[Row], ...]:
     """Return the columns of a table of cells, from throughput on."""
 
     def style(row: Row) -> str:
-        """Dim a factor that may be none: its interval includes 1, or is over the steps of one trial only."""
+        """Return "dim" for a speed-up that is not certain: its interval includes 1, or one of the two cells has only
+        the steps of a single trial. Return an empty text for any other row."""
         ratio = row.over_base
         certain = ratio is None or ratio.low == ratio.high or (row.summary.key in judged_keys and not ratio.holds(1.0))
         return "" if certain else "dim"
@@ -32,12 +33,19 @@ def columns(summaries: Sequence[CellSummary]) -> tuple[Column[Row], ...]:
     declared = any(summary.flops for summary in summaries)
     return (
         Column(
-            rate_unit(s.cell for s in summaries), lambda row: _figure(row, row.summary.images_per_s), RATE, mark=_marks
+            rate_unit(s.cell for s in summaries),
+            lambda row: _without_model_interval(row, row.summary.images_per_s),
+            RATE,
+            mark=_marks,
         ),
         Column("95% interval", lambda row: "" if _simulated(row) else limits(row.summary.images_per_s), on="page"),
         Column("step", lambda row: row.summary.step_time_s, SECONDS, spare=True),
         Column(
-            f"vs {base_config(summaries)}", lambda row: _figure(row, row.over_base), FACTOR, style=style, wraps=True
+            f"vs {base_config(summaries)}",
+            lambda row: _without_model_interval(row, row.over_base),
+            FACTOR,
+            style=style,
+            wraps=True,
         ),
         Column("memory", lambda row: row.summary.peak_memory_bytes, BYTES),
         Column("trials", lambda row: row.summary.trials_ok, COUNT, mark=_of_trials, wraps=True),
@@ -49,8 +57,11 @@ def _simulated(row: Row) -> bool:
     return bool(is_simulated(row.summary.environment))
 
 
-def _figure(row: Row, interval: Interval | None) -> Interval | float | None:
-    """Drop the interval of a simulated figure, because it would not include the model's error."""
+def _without_model_interval(row: Row, interval: Interval | None) -> Interval | float | None:
+    """Return the interval, but only its middle for a simulated cell, where the ends do not include the model's error.
+
+    None if the cell has no result.
+    """
     return interval.value if interval and _simulated(row) else interval
 
 
@@ -67,7 +78,10 @@ BY_THE_RUN = "from the noise of the run's other cells"
 
 
 def interval_over(units: Collection[Unit]) -> str:
-    """Say what the intervals of cells are taken over: "over trials, or steps where there is one trial"."""
+    """Return what the intervals of cells are computed over, such as "over trials, or steps where there is one trial".
+
+    `units` are the kinds of samples behind these intervals (`CellSummary.unit`).
+    """
     if {*units} == {"steps"}:
         return "over steps"
     if {*units} == {"run"}:
@@ -88,7 +102,10 @@ def outlier_lines(summaries: Sequence[CellSummary]) -> list[str]:
 
 
 def busy_line(summaries: Sequence[CellSummary]) -> str | None:
-    """Say how much processor time other work took from these cells; None if not enough to matter."""
+    """Return a note on the largest share of CPU time that other processes or a CPU quota took from a busy cell.
+
+    None if no cell lost enough time to count as busy.
+    """
     lost = [summary.lost for summary in summaries if summary.busy]
     if not lost:
         return None

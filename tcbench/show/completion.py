@@ -9,7 +9,7 @@ def complete_scenario(incomplete: str) -> list[str]:
 
 
 def complete_config(incomplete: str) -> list[str]:
-    """Complete the name of a config of these scenarios."""
+    """Complete the name of a config of a scenario that comes with tcbench."""
     from tcbench.run.scenario import load, shipped
 
     names = dict.fromkeys(config.name for name in shipped() for config in load(name).configs)

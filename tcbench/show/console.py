@@ -28,10 +28,10 @@ def make_console(*, stderr: bool = False, details: bool = False, quiet: bool = F
 
 @contextlib.contextmanager
 def stages(quiet: bool, describe: Callable[[], str] | None = None) -> Iterator[Callable[[str, int, int], None]]:
-    """Show the progress of preparatory work on standard error.
+    """Show the progress of several stages of work on standard error.
 
-    Yield a function to call with the name of the work, the amount done and the total.
-    With `describe`, an interrupt ends the command as in `interruptible`.
+    Yield a function to call with the name of a stage, the units of work done, and their total. With `describe`, an
+    interrupt ends the command with the text that it returns (`interruptible`).
     """
     from tcbench.show.progress import Stages
 

@@ -13,7 +13,7 @@ _PREFIXES = ((1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, ""), (1e-3, "m"), (1e-6, 
 def number(value: float, as_part_of: float | None = None) -> str:
     """Format a number with three digits, or all digits of its whole part: 0.0123, 78.9, 1234, 12.3k.
 
-    With `as_part_of`, its prefix and decimals are those of that number.
+    With `as_part_of`, such as a total, the SI prefix and the number of decimals suit that number instead of `value`.
     """
     size = float(f"{abs(value if as_part_of is None else as_part_of):.3g}")  # 9.999 is written as 10.0
     unit, prefix = 1.0, ""
@@ -137,6 +137,7 @@ def numbers(values: Iterable[int]) -> str:
 
 
 def libraries(environments: Iterable[Environment]) -> list[str]:
-    """List the libraries that computed, such as "oneDNN 3.2.0", each with the reason why no faster one did."""
+    """Return the different libraries that computed, such as "oneDNN 3.2.0", each with the reason, if any, why no faster
+    one was used."""
     pairs = dict.fromkeys((environment.accelerator, environment.shortfall) for environment in environments)
     return [name + (f" ({shortfall})" if shortfall else "") for name, shortfall in pairs if name]

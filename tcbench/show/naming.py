@@ -46,7 +46,8 @@ def code_name(codes: Sequence[Code]) -> str:
 
 
 def stack_name(codes: Iterable[Code], most: int = 4) -> str:
-    """Name what distinguishes the software stack from others on its machine; empty if it is the only one."""
+    """Return at most `most` facts that distinguish the software stack from others on its machine, and how many more
+    there are; empty if it is the only stack."""
     facts = list(dict.fromkeys(words for code in codes for words in code.beneath))
     return ", ".join(facts if len(facts) <= most else [*facts[:most], f"and {len(facts) - most} more"])
 
@@ -54,7 +55,8 @@ def stack_name(codes: Iterable[Code], most: int = 4) -> str:
 def distinguishing_settings(cells: Sequence[MachineCell], beneath: Sequence[tuple[str, ...]] = ()) -> tuple[str, ...]:
     """Return for each cell the settings that distinguish it from cells of the same config, batch size and ranks.
 
-    A cell without such namesakes gets an empty text. `beneath` describes each cell's software stack, as in `Code`.
+    A cell that shares its config, batch size and ranks with no other gets an empty text; cells that differ in no
+    setting are numbered: "#2". `beneath` describes the software stack of each cell, as in `Code.beneath`.
     """
     stacks = [{"beneath": ", ".join(words)} for words in beneath] or [{}] * len(cells)
     namesakes = grouped((cell.name, place) for place, (_, cell) in enumerate(cells))
@@ -94,7 +96,7 @@ def setting_headings(summaries: Sequence[CellSummary]) -> tuple[str, ...]:
 
 
 def _facts(machine: str | None, cell: Cell) -> dict[str, str]:
-    """Return in words all facts by which cells of the same name may differ."""
+    """Return the facts, by name and in words, by which cells of the same config, batch size and ranks may differ."""
     facts = ((name, value) for name, value in cell_settings(cell).items() if name not in _IN_CELL_NAME)
     words = {name: str(value) if name in ("scenario", "device") else f"{name} {value}" for name, value in facts}
     return {"machine": machine or "unknown machine"} | words
@@ -123,10 +125,10 @@ def _trained(cell: Cell) -> str:
 
 
 def another_session(taken_at: str | None, step_s: float, run: CellSummary) -> str | None:
-    """Return a note if a profile seems to be from another session than its run: by its date, or by its speed.
+    """Return a note if a profile seems to be from another session than its run: its date differs, or its throughput by
+    more than 10%. None if both agree, or if a step time is unknown.
 
-    `taken_at` is when the profile was taken (ISO 8601, UTC; None if unknown), `step_s` the time of its steps. Return
-    None if both fit.
+    `taken_at` is when the profile was taken (ISO 8601, UTC; None if unknown), and `step_s` its mean step time.
     """
     if run.step_time_s is None or run.images_per_s is None or not step_s:
         return None

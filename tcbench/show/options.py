@@ -49,8 +49,8 @@ ANOTHER_FOLDER = files.ANOTHER_FOLDER
 class OptionField:
     """A field of Selection as an option.
 
-    `info` is Typer's description of the option, `kind` the type of its raw value, and `read` converts that to the
-    field's value or raises SelectionError.
+    `info` is Typer's description of the option, `kind` the type of its raw value, and `flag` the name of the option,
+    empty for an argument. `read` converts a raw value to the field's value or raises SelectionError.
     """
 
     info: Any
@@ -119,15 +119,21 @@ class Group:
         read: Callable[[Any], Any] = OptionField.read,
         **more: Any,
     ) -> OptionField:
-        """Return a field of Selection as an option whose value `read` converts. The rest is as in `option`."""
+        """Return a field of Selection as an option with raw values of type `kind`, which `read` converts.
+
+        The other parameters are those of `option`.
+        """
         return OptionField(self.option(flags, help_text, default, read=read, **more), kind, read, flags.split()[0])
 
 
 CELLS, MEASURING, OUTPUT, GENERAL = Group("Cells"), Group("Measuring"), Group("Output"), Group("Options")
 
 
-def _counts(flag: str, noun: str, example: str, text: str | None) -> tuple[int, ...] | None:
-    """Parse an option's numbers, each once. Raises SelectionError."""
+def _parse_counts(flag: str, noun: str, example: str, text: str | None) -> tuple[int, ...] | None:
+    """Return the whole numbers in an option's comma-separated `text`, without duplicates; None if `text` is None.
+
+    `noun` ("a batch size") and `example` are for the message of the SelectionError.
+    """
     if text is None:
         return None
     counts = []
@@ -139,14 +145,14 @@ def _counts(flag: str, noun: str, example: str, text: str | None) -> tuple[int, 
     return tuple(dict.fromkeys(counts))
 
 
-batch_sizes = functools.partial(_counts, "--bs", "a batch size", "32,64,128,256")
-rank_counts = functools.partial(_counts, "--ranks", "a number of ranks", "1,2,4")
+batch_sizes = functools.partial(_parse_counts, "--bs", "a batch size", "32,64,128,256")
+rank_counts = functools.partial(_parse_counts, "--ranks", "a number of ranks", "1,2,4")
 
 _UNITS_S = {"": 1, "s": 1, "m": 60, "min": 60, "h": 3600}
 
 
 def seconds(flag: str, text: str | None) -> float | None:
-    """Parse a time such as 4m, 1.5h or 90 into seconds. Raises SelectionError."""
+    """Return a time such as 4m, 1.5h or 90 in seconds; None if `text` is None. Raises SelectionError."""
     if text is None:
         return None
     match = re.fullmatch(r"([0-9]{1,9}(?:\.[0-9]{1,9})?) ?(s|m|min|h|)", text.strip(), re.ASCII)
@@ -157,9 +163,9 @@ def seconds(flag: str, text: str | None) -> float | None:
 
 
 def config_names(texts: list[str] | None, flag: str = "--config") -> tuple[str, ...]:
-    """Parse the names of configs from a repeatable option or argument, each value a list with commas.
+    """Return the names of configs in the values of a repeatable option or argument, each a comma-separated list.
 
-    Spaces around "+", as charts write them, are removed. Raises SelectionError for an empty name.
+    Spaces around "+", as charts write them, are removed. Raises SelectionError, which quotes `flag`, for an empty name.
     """
     names = tuple(re.sub(r"\s*\+\s*", "+", name.strip()) for text in texts or () for name in text.split(","))
     if any(not name for name in names):
@@ -168,15 +174,18 @@ def config_names(texts: list[str] | None, flag: str = "--config") -> tuple[str, 
 
 
 def model_names(text: str | None) -> tuple[str, ...] | None:
-    """Parse the models of --model, each once. Raises SelectionError."""
+    """Return the names in the comma-separated value of --model, without duplicates; None if `text` is None.
+
+    Raises SelectionError for an empty name.
+    """
     names = None if text is None else tuple(dict.fromkeys(name.strip() for name in text.split(",")))
     if names is not None and not all(names):
         raise SelectionError("--model: expected a name, got nothing; `tcbench list` shows the models")
     return names
 
 
-def _images(text: str | None) -> Input | None:
-    """Parse the input that --data names. Raises SelectionError."""
+def _parse_input(text: str | None) -> Input | None:
+    """Return the input that --data names; None if `text` is None. Raises SelectionError."""
     from tcbench.core.record import Input
 
     if text is None:
@@ -193,8 +202,9 @@ def _images(text: str | None) -> Input | None:
     return Input(kind="folder", path=str(Path(text).absolute()))
 
 
-def _launcher(text: str | None) -> str | None:
-    """Return a launcher's name or command line after a check. Raises SelectionError."""
+def _checked_launcher(text: str | None) -> str | None:
+    """Return the value of --launcher unchanged. Raises SelectionError if it is neither a known name nor a valid
+    command line."""
     if text is not None:
         from tcbench.run import launcher
 
@@ -249,7 +259,7 @@ SELECTION = {
         "A folder with one folder of JPEGs per class; 'synthetic': one batch kept in memory; on a virtual device also "
         "'modelled:RATE': decoding at RATE images/s. Default: JPEGs, generated once.",
         takes="a folder, `synthetic`, or on a virtual device `modelled:1` to `modelled:999999999`",
-        read=_images,
+        read=_parse_input,
     ),
     "models": CELLS.field(
         "--model NAME,NAME,...",
@@ -329,7 +339,7 @@ SELECTION = {
         "Starts the ranks: mpirun, srun, or a command line such as 'mpirun -np {n} --hostfile HOSTS'. Default: srun "
         "inside a Slurm allocation, else mpirun.",
         takes="`mpirun`, `srun`, or a command line with `{n}`",
-        read=_launcher,
+        read=_checked_launcher,
     ),
 }
 """The fields of Selection as options, in the order of the help."""

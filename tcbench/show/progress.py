@@ -139,10 +139,10 @@ class RunProgress(_Live):
             self._progress.update(self._task, description=activity)
 
     def finished(self, record: Record, remaining: Sequence[Cell] | None = None, *, again: bool = False) -> None:
-        """Report a finished trial.
+        """Count a finished trial and print a line with its outcome.
 
-        `remaining` are the cells still to run, if they changed. `again` means that the trial runs once more, because
-        the GPU was slowed down.
+        `remaining` are the cells still to run, or None if they are unchanged. `again` means that the trial does not
+        count and runs once more, because the GPU was slowed down.
         """
         if record.status != "skipped":
             self._estimate = self._estimate.finished(record)
@@ -187,7 +187,10 @@ class Stages(_Live):
         self._first = self._last = self._printed = (0.0, 0)
 
     def advance(self, stage: str, done: int, total: int) -> None:
-        """Report that `done` of `total` units of a stage are done. Units done at its first report took no time."""
+        """Report that `done` of `total` units of a stage are done.
+
+        Units that are done at a stage's first report, such as cached ones, do not count for the ETA.
+        """
         now = time.monotonic()
         self._total = total
         if stage != self._stage:
@@ -206,7 +209,8 @@ class Stages(_Live):
             self._console.say(f"{stage}: {done}/{total}{eta}")
 
     def _remaining_s(self) -> float | None:
-        """Extrapolate from all units but the first, which includes start-up costs."""
+        """Return the remaining time of the stage, from the speed of all units but the first, which includes start-up
+        costs. None before the second unit is done."""
         (first_s, first), (last_s, last) = self._first, self._last
         if last == first:
             return None

@@ -30,9 +30,9 @@ def read_results(names: Iterable[str] | None, out: Path, accepts: Accepted = "re
 
 
 def output_path(output: Path | None, sources: Sequence[Path], name: str) -> Path:
-    """Return the path of a picture or a page: `output`, or else `name` next to the files that it shows.
+    """Return the path of a picture or a page: `output`, or if that is None, `name` next to its `sources`.
 
-    If these are in several folders or theirs is read-only, return a path in the working folder and print a note.
+    If the sources are in several folders or in a read-only one, return a path in the working folder and print a note.
     """
     if output is not None:
         return output

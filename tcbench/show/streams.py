@@ -69,7 +69,10 @@ def is_terminal(path: Path) -> bool:
 
 
 def write_file(path: Path, content: bytes, remedy: str = "") -> None:
-    """Write the file that -o names, or standard output. Raises StoreError with the remedy, or OutputError."""
+    """Write `content` to the file that -o names, or to standard output.
+
+    Raises StoreError, whose message ends with `remedy`, for a file, and OutputError for standard output.
+    """
     if path == STANDARD_OUTPUT:
         with io.BufferedWriter(_Output(1, "wb", closefd=False)) as output:
             output.write(content)
@@ -89,18 +92,18 @@ class _Error(io.FileIO):
             null = os.open(os.devnull, os.O_WRONLY)
             os.dup2(null, self.fileno())
             os.close(null)
-            self.lost(error)
+            self.handle_failure(error)
             return len(memoryview(data))  # type: ignore[arg-type]
 
-    def lost(self, error: OSError) -> None:
-        """Handle a failed write. Here it is ignored."""
+    def handle_failure(self, error: OSError) -> None:
+        """Handle a failed write. A failure of standard error is ignored."""
 
 
 class _Output(_Error):
     """A raw standard output whose failure ends the command: libraries would turn a broken pipe into exit code 1."""
 
-    def lost(self, error: OSError) -> None:
-        """End the command."""
+    def handle_failure(self, error: OSError) -> None:
+        """End the command: with the exit code of SIGPIPE if a pipe was closed, else with an OutputError."""
         if isinstance(error, BrokenPipeError):
             raise SystemExit(CLOSED_PIPE)
         raise OutputError(f"standard output cannot be written ({error.strerror})")

@@ -82,10 +82,10 @@ class Words(Text):
     """A text whose long words, such as names of configs, may wrap before a `+` and after any of `-_/.`."""
 
     def wrap(self, console: Console, width: int, *args: Any, **options: Any) -> Lines:
-        """Wrap long words at the places that `breaks` finds, and everything else as Rich does."""
+        """Wrap long words at `wrap_positions`, and everything else as Rich does."""
         return Lines(
             line
-            for part in self.divide(breaks(self.plain, width))
+            for part in self.divide(wrap_positions(self.plain, width))
             for line in part.wrap(console, width, *args, **options)
         )
 
@@ -94,8 +94,11 @@ _BREAKS = (r"(?<=.)(?=\+)|(?<=[-/.])(?=.)", r"(?<=_)(?=.)")
 """Patterns of the places where a long word may wrap. The second applies if the first has no match."""
 
 
-def breaks(words: str, width: int) -> list[int]:
-    """Return the positions where words that are wider than a line have to wrap."""
+def wrap_positions(words: str, width: int) -> list[int]:
+    """Return the positions in a text where words that are wider than `width` columns have to wrap.
+
+    A word wraps at the last match of `_BREAKS` that fits, or after the last character that fits.
+    """
     positions = []
     for word in re.finditer(r"\S+", words):
         begin = word.start()
@@ -146,23 +149,23 @@ class Field:
 
 @dataclass(frozen=True)
 class Kind:
-    """The format of a column's values. `within` formats the ends of an interval, on a console only."""
+    """The format of a column's values. `write_ends` formats the ends of an interval, on a console only."""
 
     write: Callable[[Any], str] = str
     numeric: bool = True
-    within: Callable[[Interval], str] | None = None
+    write_ends: Callable[[Interval], str] | None = None
 
-    def interval(self, value: Interval, *, within: bool = True) -> str:
-        """Format the middle of an interval; `within` appends its ends."""
-        ends = self.within(value) if within and self.within else ""
-        return f"{self.write(value.value)} {ends}".rstrip()
+    def interval(self, interval: Interval, *, with_ends: bool = True) -> str:
+        """Format the middle of an interval, and after it the ends if `with_ends` is true and the kind formats them."""
+        ends = self.write_ends(interval) if with_ends and self.write_ends else ""
+        return f"{self.write(interval.value)} {ends}".rstrip()
 
 
 TEXT = Kind(numeric=False)
 COUNT = Kind()
 NUMBER = Kind(number)
-RATE = Kind(rate, within=plus_minus)
-FACTOR = Kind(factor, within=lambda ratio: "" if ratio.low == ratio.high else plus_minus(ratio))
+RATE = Kind(rate, write_ends=plus_minus)
+FACTOR = Kind(factor, write_ends=lambda ratio: "" if ratio.low == ratio.high else plus_minus(ratio))
 SECONDS = Kind(milliseconds)
 BYTES = Kind(size)
 SHARE = Kind(percent)
@@ -204,27 +207,27 @@ class Column(Generic[R]):
         return self.heading.replace("-\n", "-").replace("\n", " ").strip()
 
     @property
-    def folds(self) -> bool:
+    def may_wrap(self) -> bool:
         """Return whether a console may wrap the column's values."""
         return not self.kind.numeric if self.wraps is None else self.wraps
 
-    def least(self, rows: Iterable[R], keep_intervals: bool = False) -> int:
+    def least_width(self, rows: Iterable[R], keep_intervals: bool = False) -> int:
         """Return the least width on a console at which no word wraps, except very long names of configs.
 
         With `keep_intervals`, the intervals of numbers do not wrap either.
         """
         texts = [self.heading, *(self.styled(row).plain for row in rows)]
         if keep_intervals and self.kind.numeric:
-            return max(self.least(()), *map(cell_len, texts[1:]), 0)
-        if not self.folds:
+            return max(self.least_width(()), *map(cell_len, texts[1:]), 0)
+        if not self.may_wrap:
             return max([self.width or 0, *(cell_len(line) for text in texts for line in text.splitlines())])
         return max([self.width or 0, *(min(cell_len(word), 32) for text in texts for word in text.split())])
 
-    def text(self, row: R, *, within: bool = True) -> str:
-        """Format a row's value. `within` appends the ends of an interval, if the kind formats them."""
+    def text(self, row: R, *, with_ends: bool = True) -> str:
+        """Format a row's value with its mark; of an interval the middle, and with `with_ends` the ends."""
         value = self.value(row)
         if isinstance(value, Interval):
-            words = self.kind.interval(value, within=within)
+            words = self.kind.interval(value, with_ends=with_ends)
         elif isinstance(value, Field):
             words = value.words
         elif isinstance(value, str | Text | Badge | None):
@@ -245,7 +248,7 @@ class Column(Generic[R]):
         if isinstance(value, Field | Badge):
             return value if isinstance(value, Field) else Field(badge=value)
         middle = value.value if isinstance(value, Interval) else value
-        return Field(self.text(row, within=False), middle if isinstance(middle, int | float) else None)
+        return Field(self.text(row, with_ends=False), middle if isinstance(middle, int | float) else None)
 
 
 @dataclass(frozen=True)
@@ -276,13 +279,13 @@ class Table(Generic[R]):
         columns = [column for column in self.columns if column.on != "page"]
         spare = [column for column in columns if column.spare]
         rows = [row for row in self.rows if row is not None]
-        while spare and self._least(rows, columns) > width + self.gap:
+        while spare and self._least_width(rows, columns) > width + self.gap:
             columns.remove(spare.pop())
         return columns
 
-    def _least(self, rows: Sequence[R], columns: Sequence[Column[R]]) -> int:
+    def _least_width(self, rows: Sequence[R], columns: Sequence[Column[R]]) -> int:
         """Return the width that the columns take at least, with the gap after each."""
-        return sum(column.least(rows) + self.gap for column in columns)
+        return sum(column.least_width(rows) + self.gap for column in columns)
 
     def _grid(self, columns: Sequence[Column[R]], rows: Iterable[R | None]) -> Grid:
         """Return Rich's grid of these columns and rows; a row that is None is left empty."""
@@ -292,8 +295,8 @@ class Table(Generic[R]):
             grid.add_column(
                 column.heading,
                 justify="right" if column.kind.numeric else "left",
-                overflow="fold" if column.folds else "ellipsis",
-                no_wrap=not column.folds,
+                overflow="fold" if column.may_wrap else "ellipsis",
+                no_wrap=not column.may_wrap,
                 min_width=column.width,
                 ratio=column.ratio,
             )
@@ -333,12 +336,13 @@ class Table(Generic[R]):
 
 
 def keyed(columns: Iterable[Column[R]], row: R) -> dict[str, Any]:
-    """Return the values of a row by the keys of its columns, for JSON and exports."""
+    """Return the values of a row by the keys of its columns, for JSON and exports. Columns without key are left out."""
     return {column.key: column.value(row) for column in columns if column.key}
 
 
 def cell_columns(cells: Iterable[Cell], cell_of: Callable[[R], Cell]) -> list[Column[R]]:
-    """Return the columns before the config: model and ranks if the cells need them, and batch size."""
+    """Return the columns before the config: batch size, model if the cells have several, and ranks if any has more
+    than one. `cell_of` returns the cell of a row."""
     cells = list(cells)
     columns = [Column[R]("batch", lambda row: cell_of(row).batch_size, COUNT, wraps=True, width=5)]
     if len({cell.model for cell in cells}) > 1:
@@ -352,16 +356,19 @@ def cell_columns(cells: Iterable[Cell], cell_of: Callable[[R], Cell]) -> list[Co
 class ConfigTable(Table[R]):
     """A table with a row per cell, in blocks of the same model, batch size and ranks.
 
-    A config that adds rungs to the one above it shows only these. `instead` returns a text to show in place of a row's
-    figures, or None.
+    A config that extends the config above it shows only the rungs that it adds. `why_no_figures` returns a text that a
+    row shows in place of its figures, such as a trial's status; None or "" if the row has figures.
     """
 
     cell: Callable[[R], Cell]
-    instead: Callable[[R], str | None] = lambda _: None
+    why_no_figures: Callable[[R], str | None] = lambda _: None
     min_width: int = 18
 
     def _blocks(self, rows: Sequence[R]) -> dict[tuple[str, ...], list[tuple[R, str]]]:
-        """Return blocks of rows with the name of each row's config, by the values of the columns before the config."""
+        """Return the rows in blocks, each row with the name of its config as shown.
+
+        Keys are the texts of the columns before the config: batch size, and model and ranks if shown.
+        """
         leading = cell_columns(map(self.cell, rows), self.cell)
         blocks: dict[tuple[str, ...], list[tuple[R, str]]] = {}
         for head, block in grouped((tuple(column.text(row) for column in leading), row) for row in rows).items():
@@ -377,13 +384,16 @@ class ConfigTable(Table[R]):
     def _width_without_configs(
         self, rows: Sequence[R], columns: Sequence[Column[R]], keep_intervals: bool = False
     ) -> int:
-        """Return the least width of all columns but the configs, with the gap after each column."""
-        figures_of = [row for row in rows if not self.instead(row)]
-        least = [column.least(rows) for column in cell_columns(map(self.cell, rows), self.cell)]
-        least += [column.least(figures_of, keep_intervals) for column in columns if column.on != "page"]
+        """Return the least width of all columns but the configs, with the gap after each column.
+
+        With `keep_intervals`, the intervals of numbers do not wrap.
+        """
+        rows_with_figures = [row for row in rows if not self.why_no_figures(row)]
+        least = [column.least_width(rows) for column in cell_columns(map(self.cell, rows), self.cell)]
+        least += [column.least_width(rows_with_figures, keep_intervals) for column in columns if column.on != "page"]
         return sum(least) + self.gap * len(least)
 
-    def _least(self, rows: Sequence[R], columns: Sequence[Column[R]]) -> int:
+    def _least_width(self, rows: Sequence[R], columns: Sequence[Column[R]]) -> int:
         return self._width_without_configs(rows, columns) + self._config_width(rows) + self.gap
 
     def on_console(self, width: int) -> Grid:
@@ -403,14 +413,17 @@ class ConfigTable(Table[R]):
             if grid.row_count:
                 grid.add_row()
             for place, (row, name) in enumerate(block):
-                words = self.instead(row)
+                words = self.why_no_figures(row)
                 figures = [Text(words, style="yellow")] if words else [column.styled(row) for column in shown]
                 grid.add_row(*([""] * len(head) if place else head), Words(names[name]), *figures)
         return grid
 
 
 def between_rungs(config: str, width: int) -> str:
-    """Wrap a config's name, or the rungs that it adds, between rungs to lines of this width."""
+    """Wrap a config's name, or the rungs that it adds, between rungs to lines of at most `width` columns.
+
+    A line is wider if it holds a single rung that does not fit.
+    """
     plus = " + " if " + " in config else "+"
     first, *rungs = config.split(plus)
     lines = [first]
@@ -428,7 +441,8 @@ def many_ranks(cells: Iterable[Cell]) -> bool:
 
 
 def config_in_ladder(cell: Cell, above: Cell | None) -> str:
-    """Return a config's name for a row below another config: only what it adds to that one, if it extends it."""
+    """Return a config's name for a row below the cell `above`: only the rungs or the ablation that it adds, if it
+    extends the config above it."""
     base, _, ablation = cell.config.partition(":")
     if above and ablation and above.config.partition(":")[0] == base:
         return f"  : {ablation}"

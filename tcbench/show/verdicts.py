@@ -52,7 +52,7 @@ def why_missing(summary: CellSummary | None) -> str:
 
 
 def tone(comparison: CellComparison) -> Tone:
-    """Return the tone of a cell's verdict. It is "bad" only if the cell makes the comparison fail."""
+    """Return the tone of a cell's verdict: "plain" instead of "bad" if the cell does not make the comparison fail."""
     tone = FORMS[comparison.verdict].tone
     return "plain" if tone == "bad" and not comparison.failing else tone
 

@@ -55,7 +55,7 @@ def table(explanations: Sequence[Explanation]) -> ConfigTable[Explanation]:
         ],
         explanations,
         cell=lambda row: row.summary.cell,
-        instead=lambda row: None if row.bottleneck else row.summary.status,
+        why_no_figures=lambda row: None if row.bottleneck else row.summary.status,
         min_width=16,
     )
 

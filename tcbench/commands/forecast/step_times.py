@@ -36,7 +36,9 @@ def table(predictions: Mapping[Cell, StepTimeOrReason]) -> ConfigTable[_Row]:
         Column(rate_unit(predictions), lambda row: modelled_rate(row[0].images_per_step, row[1]), RATE),
     ]
     rows = [*predictions.items()]
-    return ConfigTable(columns, rows, cell=lambda row: row[0], instead=lambda row: "unknown" * isinstance(row[1], str))
+    return ConfigTable(
+        columns, rows, cell=lambda row: row[0], why_no_figures=lambda row: "unknown" * isinstance(row[1], str)
+    )
 
 
 def reasons(plan: Plan, predictions: Mapping[Cell, StepTimeOrReason]) -> list[str]:

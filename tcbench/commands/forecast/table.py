@@ -56,7 +56,7 @@ def table(forecast: Forecast) -> ConfigTable[CellForecast]:
         Column("GB", lambda cell: digits(cell.bytes / 1e9), COUNT, spare=True),
         Column("images/s by\nthe GPU alone", by_gpu_alone, RATE),
     ]
-    return ConfigTable(columns, forecast.cells, cell=lambda cell: cell.cell, instead=_not_forecast, gap=1)
+    return ConfigTable(columns, forecast.cells, cell=lambda cell: cell.cell, why_no_figures=_not_forecast, gap=1)
 
 
 def by_gpu_alone(cell: CellForecast) -> Interval:

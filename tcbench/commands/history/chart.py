@@ -21,7 +21,7 @@ from tcbench.commands.history.history import CellHistory, History, HistoryPoint,
 from tcbench.core.errors import SelectionError
 from tcbench.core.groups import grouped
 from tcbench.core.record import Code
-from tcbench.show.charts.labels import around, label
+from tcbench.show.charts.labels import label, squares_around
 from tcbench.show.charts.page import WIDTH, ChartPage, put
 from tcbench.show.charts.palette import FAINT, GAIN, INK, LOSS, PAPER, QUIET, fill
 from tcbench.show.charts.provenance import first_panels, provenance_of
@@ -224,7 +224,7 @@ def _draw_strip(axes: Axes, cell: CellHistory, points: Sequence[HistoryPoint], r
             edge = withStroke(linewidth=2.4, foreground=QUIET)
             [drawn] = axes.plot(*zip(*line, strict=True), color=colour, linewidth=1.5, zorder=2, path_effects=[edge])
             on_lines += [drawn.get_transform().transform_path(drawn.get_path()).interpolated(20).vertices]
-    obstacles = around([tuple(axes.transData.transform(mark)) for mark in marks], 8)
+    obstacles = squares_around([tuple(axes.transData.transform(mark)) for mark in marks], 8)
     avoid = np.concatenate(on_lines) if on_lines else ()
     for point, mark in sorted(
         zip(points, marks, strict=True), key=lambda pair: (not pair[0].regressed, bool(pair[0].broken_by))

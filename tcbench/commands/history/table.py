@@ -30,7 +30,7 @@ def blocks(history: History) -> Iterable[tuple[str, Table[HistoryPoint]] | tuple
     points = [point for cell in cells for point in cell.points]
     *first, last = _columns("")
     widths = [max((len(column.text(point)) for point in points), default=0) for column in first]
-    widths.append(last.least(points))
+    widths.append(last.least_width(points))
     wheres = distinguishing_settings([(cell.machine, cell.cell) for cell in cells], [cell.beneath for cell in cells])
     settings = [(cell.machine, cell.cell.scenario, cell.cell.model) for cell in cells]
     configs = [cell.cell.config for cell in cells]

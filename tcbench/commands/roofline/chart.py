@@ -19,7 +19,7 @@ from tcbench.commands.roofline.table import raised_ceilings
 from tcbench.core.errors import SelectionError
 from tcbench.core.groups import grouped
 from tcbench.engine.api import Ceilings
-from tcbench.show.charts.labels import around, label
+from tcbench.show.charts.labels import label, squares_around
 from tcbench.show.charts.page import ChartPage
 from tcbench.show.charts.palette import INK, OTHER, PAPER, PHASE_COLOURS, QUIET
 from tcbench.show.charts.provenance import by_setting, first_panels, provenance_of, small_print
@@ -194,7 +194,7 @@ def _draw(
     occupied += [box for roof in roofs for box in _draw_roof(axes, *roof, is_main=roof == roofs[0])]
     arrows = [point for move in moves for point in _draw_arrow(axes, *move)]
     for words, *ends in _roof_labels(axes, roofs):
-        blocked = [*occupied, *around(arrows, 5)]
+        blocked = [*occupied, *squares_around(arrows, 5)]
         if any(label(axes, words, end, blocked, gap=7, far=True) for end in ends):
             occupied.append(blocked[-1])
     for group in _label_groups([mark for mark in marks if name_of(mark)], axes):
@@ -255,7 +255,7 @@ def _draw_mark(axes: Axes, mark: _Mark) -> list[Bbox]:
         zorder=3 if mark.hollow else 3.1,
         clip_on=False,
     )
-    return around([_pixels(axes, mark)], mark.size / 144 * DPI)
+    return squares_around([_pixels(axes, mark)], mark.size / 144 * DPI)
 
 
 def _draw_arrow(axes: Axes, start: _Mark, end: _Mark) -> list[Point]:
@@ -284,7 +284,7 @@ def _draw_roof(axes: Axes, ceilings: Ceilings, precision: ConfigPrecision, *, is
         return []
     style: Any = {"color": INK, "lw": 1.4, "zorder": 2.5} if is_main else {"color": QUIET, "lw": 0.9, "ls": (0, (5, 2))}
     axes.plot(x, y, **style)
-    return around([(x, y) for x, y in axes.transData.transform(np.column_stack([x, y]))], 5)
+    return squares_around([(x, y) for x, y in axes.transData.transform(np.column_stack([x, y]))], 5)
 
 
 def _draw_layers(axes: Axes, cell: CellRoofline) -> None:

@@ -19,7 +19,7 @@ from tcbench.commands.run.scaling_table import EFFICIENCY, CurveRow, batch_words
 from tcbench.core.errors import SelectionError
 from tcbench.core.groups import grouped
 from tcbench.show.charts.inline import tooltip
-from tcbench.show.charts.labels import around, label
+from tcbench.show.charts.labels import label, squares_around
 from tcbench.show.charts.page import ChartPage, set_ticks
 from tcbench.show.charts.palette import INK, PAPER, PEER_RAMPS, QUIET, RAMPS, family, fill, legend_rows
 from tcbench.show.charts.provenance import MAX_PANELS, first_panels, provenance_of, small_print, titled
@@ -207,7 +207,7 @@ def _write_efficiencies(axes: Axes, line: Sequence[Curve]) -> None:
         for point in curve.points
         if point.efficiency is not None and point.summary is not curve.base
     ]
-    occupied = around([tuple(axes.transData.transform(place)) for _, place in places], _MARKER_SIZE / 144 * DPI)
+    occupied = squares_around([tuple(axes.transData.transform(place)) for _, place in places], _MARKER_SIZE / 144 * DPI)
     for point, place in places:
         words = f"{point.efficiency.value:.0%}" if point.efficiency else ""
         label(axes, words, place, occupied, gap=_MARKER_SIZE / 144 * DPI + 5, size=WORDS, zorder=5)

@@ -105,7 +105,7 @@ def _within(efficiency: Interval) -> str:
     return f"({100 * efficiency.low:.0f} to {100 * efficiency.high:.0f})" if efficiency.high < 10 else "(any)"
 
 
-EFFICIENCY = Kind(percent, within=_within)
+EFFICIENCY = Kind(percent, write_ends=_within)
 """The format of an efficiency: 92.1% (91 to 93)."""
 _GIGABYTES = Kind(lambda bytes_s: number(bytes_s / 1e9))
 """The format of a bandwidth in units of 10^9 bytes/s, as in nccl-tests: 1.36."""

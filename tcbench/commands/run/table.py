@@ -24,7 +24,7 @@ def results_table(summaries: Sequence[CellSummary], speedups: Sequence[Interval 
         cells.columns(summaries),
         [Row(*pair) for pair in zip(summaries, speedups, strict=True)],
         cell=lambda row: row.summary.cell,
-        instead=lambda row: row.summary.status if row.summary.images_per_s is None else None,
+        why_no_figures=lambda row: row.summary.status if row.summary.images_per_s is None else None,
         gap=1,
         min_width=16,
     )

@@ -72,7 +72,7 @@ def panel_chart(
     small = small_print(cells, common, whiskers=True)
     if any(words.startswith("+") for row in rows for _, words in row):
         small += " · + adds to the config on its left"
-    least_width = 2 * MARGIN + _AXIS + _MIN_PITCH * max(_pitches(groups) for _, groups in panels)
+    least_width = 2 * MARGIN + _AXIS + _MIN_PITCH * max(_width_in_bars(groups) for _, groups in panels)
     page = ChartPage(titled(title, cells), subtitle, [*notes, *more, small], max(WIDTH, least_width))
     page.legend([[Patch(label=words, **fill_of(config).patch) for config, words in row] for row in rows])
     height = 3.3 if len(panels) == 1 else 2.4
@@ -95,15 +95,15 @@ def cell_at(summaries: Iterable[CellSummary], config: str, batch_size: int) -> C
     return next((s for s in summaries if s.cell.config == config and s.cell.batch_size == batch_size), None)
 
 
-def _pitches(groups: Sequence[BarGroup]) -> float:
-    """Return the width of a panel in units of bars."""
+def _width_in_bars(groups: Sequence[BarGroup]) -> float:
+    """Return the width of a panel, with the gaps between groups, as a multiple of a bar's width."""
     return sum(len(bars) for _, bars in groups) + _BAR_GAP * len(groups)
 
 
 def _draw_panel(axes: Axes, groups: Sequence[BarGroup], width: float, height: float) -> None:
-    """Draw bars on axes of this size in inches. In place of a missing bar, write upright why it is missing."""
-    reach = max(_pitches(groups), _MIN_REACH)
-    places, ticks, x = [], [], (reach - _pitches(groups) + _BAR_GAP) / 2
+    """Draw bars on axes of this size in inches. Where a cell has no throughput, write the reason upright."""
+    reach = max(_width_in_bars(groups), _MIN_REACH)
+    places, ticks, x = [], [], (reach - _width_in_bars(groups) + _BAR_GAP) / 2
     for _, bars in groups:
         ticks.append(x + len(bars) / 2)
         places += [(x + 0.5 + i, bar) for i, bar in enumerate(bars)]
@@ -129,7 +129,10 @@ def _draw_panel(axes: Axes, groups: Sequence[BarGroup], width: float, height: fl
 
 
 def _ceiling(intervals: Sequence[Interval]) -> float:
-    """Return the end of the highest bar or whisker. Whiskers longer than half of the highest bar are cut."""
+    """Return the end of the highest bar or whisker, at most 1.5 times the highest bar: longer whiskers are cut.
+
+    1.0 if there are no bars.
+    """
     if not intervals:
         return 1.0
     highest = max(interval.value for interval in intervals)

@@ -77,7 +77,7 @@ def svg(figure: Figure, *, label: str, prefix: str, trim: float = 0.0) -> str:
 
 
 def colours(charts: Iterable[str]) -> str:
-    """Return the style sheet that defines the colours of charts for light and dark pages.
+    """Return the style sheet that defines the colours in the markup of `charts` for light and dark pages.
 
     On a dark page a colour keeps its hue and becomes light enough for black text on it; light greys become dark.
     """
@@ -101,7 +101,10 @@ def _on_dark_page(code: str) -> str:
 
 
 def _write_tooltips(root: ET.Element, texts_by_id: dict[str, tuple[str, ...]]) -> None:
-    """Give groups of shapes their tooltips: one per shape if there are as many texts, else one for the group."""
+    """Add tooltips to the groups of shapes whose ids are keys of `texts_by_id`.
+
+    Each shape gets a text if there are as many texts as shapes; if not, the group gets the first text.
+    """
     for group in root.iter("g"):
         texts = texts_by_id.get(group.get("id", ""))
         if not texts:
@@ -116,7 +119,11 @@ def _write_tooltips(root: ET.Element, texts_by_id: dict[str, tuple[str, ...]]) -
 
 
 def _rewrite(element: ET.Element, prefix: str) -> None:
-    """Prefix ids, turn colours into variables, and styles into attributes, because the page forbids inline styles."""
+    """Rewrite the attributes of an SVG element for the page, which forbids inline styles.
+
+    Styles become attributes, colours become CSS variables, ids and references to them begin with `prefix`, and
+    coordinates are rounded to two decimals.
+    """
     for part in filter(str.strip, element.attrib.pop("style", "").split(";")):
         name, _, value = part.strip().partition(": ")
         element.set(name, value)
@@ -139,7 +146,10 @@ def _rewrite(element: ET.Element, prefix: str) -> None:
 
 
 def _crop(pattern: ET.Element) -> None:
-    """Cut a hatch's tile of 72 points to the part that repeats, since hundreds of circles would bloat the page."""
+    """Cut the tile of a hatch, which matplotlib makes 72 points wide, to `_HATCH_TILE`, after which it repeats.
+
+    Hundreds of circles would bloat the page.
+    """
     ground, marks = pattern
     for element in (pattern, ground):
         element.attrib |= {"width": f"{_HATCH_TILE}", "height": f"{_HATCH_TILE}"}

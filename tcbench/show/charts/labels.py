@@ -29,11 +29,11 @@ def label(
     avoid: Any = (),
     **style: Any,
 ) -> Text | None:
-    """Write words `gap` pixels from a point of the data; return None if there is no free place.
+    """Write a label `gap` pixels from a point of the data and return it; None if there is no free place.
 
-    A free place lies within the axes and covers none of the boxes `occupied`; the one that covers fewest of the points
-    `avoid`, shaped (n, 2), is used and added to `occupied`. Both are in pixels. With `far`, places at twice the
-    distance are tried too.
+    A place is free if it lies within the axes and overlaps none of the boxes `occupied`. The free place that covers the
+    fewest points of `avoid`, an array shaped (n, 2), is used, and added to `occupied`. Boxes and points are in pixels.
+    With `far`, places at twice the distance are tried too.
     """
     text = put(axes, words, point, **style)
     x, y = axes.transData.transform(point)
@@ -53,13 +53,16 @@ def label(
     return text
 
 
-def around(points: Sequence[tuple[float, float]], half: float) -> list[Bbox]:
-    """Return squares around points, in pixels."""
-    return [Bbox([[x - half, y - half], [x + half, y + half]]) for x, y in points]
+def squares_around(points: Sequence[tuple[float, float]], half_side: float) -> list[Bbox]:
+    """Return a square around each point. Points and half the side are in pixels."""
+    return [Bbox([[x - half_side, y - half_side], [x + half_side, y + half_side]]) for x, y in points]
 
 
 def _places(x: float, y: float, size: Bbox, gap: float, far: bool) -> Iterator[Bbox]:
-    """Yield candidate places of a label around a point, nearest first; with `far` also at twice the distance."""
+    """Yield boxes of a label's size in eight directions at a distance of `gap`; with `far` then at twice the distance.
+
+    The point (x, y), the size and the gap are in pixels.
+    """
     for reach in (1, 2)[: 1 + far]:
         for right, up in _DIRECTIONS:
             left = x + right * reach * gap + (right - 1) / 2 * size.width

@@ -88,7 +88,10 @@ class ChartPage:
         self.heading(axes, "\n".join(wrapped(name, LABEL, self.room, bold=True)), below=below)
 
     def legend(self, rows: Sequence[Sequence[Artist]], **options: Any) -> None:
-        """Add a legend with aligned rows, or in as many columns as fit if the rows are too wide."""
+        """Add a legend with aligned rows, or in as many columns as fit if the rows are too wide.
+
+        `options` are those of matplotlib's `Figure.legend`.
+        """
         handles = [handle for row in rows for handle in row]
         most = max(map(len, rows))
         grids = [rows, *([handles[i : i + n] for i in range(0, len(handles), n)] for n in range(most, 0, -1))]
@@ -142,7 +145,7 @@ class ChartPage:
         return self.figure
 
     def _stack(self, artists: Sequence[Text | Legend], top: float, gap: float) -> None:
-        """Place artists below each other, beginning `top` inches above the bottom of the page."""
+        """Place artists below each other, `gap` inches apart, beginning `top` inches above the bottom of the page."""
         width, height = self.figure.get_size_inches()
         for artist in artists:
             place = MARGIN / width, top / height
@@ -176,10 +179,13 @@ def put(
 
 
 def boxes(
-    axes: Axes, places: Iterable[tuple[float, float, float, float]], texts: Iterable[str] = (), **style: Any
+    axes: Axes, rectangles: Iterable[tuple[float, float, float, float]], texts: Iterable[str] = (), **style: Any
 ) -> None:
-    """Draw rectangles (left, right, bottom, top) as one artist, which is fast, with one tooltip or one for each."""
-    corners = [[(a, low), (b, low), (b, high), (a, high)] for a, b, low, high in places]
+    """Draw rectangles (left, right, bottom, top) as one artist, which is fast.
+
+    `texts` are the tooltips: one for each rectangle, or one for all.
+    """
+    corners = [[(a, low), (b, low), (b, high), (a, high)] for a, b, low, high in rectangles]
     tooltip(axes.add_collection(PolyCollection(corners, **{"zorder": 2} | style), autolim=False), *texts)
 
 
@@ -199,7 +205,7 @@ def name_rows(axes: Axes, labels: Sequence[str]) -> None:
 
 
 def set_rate_axis(axis: Axis, top: float) -> None:
-    """Set an axis of images/s from 0 to `top`, with SI prefixes for very large or small numbers."""
+    """Set the limits of an axis of images/s to 0 and `top`, with SI prefixes for very large or small numbers."""
     (axis.axes.set_xlim if axis is axis.axes.xaxis else axis.axes.set_ylim)(0, top)
     if not 0.1 <= top < 1e4:
         axis.set_major_formatter(EngFormatter(sep=""))

@@ -27,7 +27,7 @@ PEER_RAMPS: dict[str, tuple[str, ...]] = {
     "bf16": ("#dfdca2", "#c2bc62", "#98912f", "#6d6816", "#443f09"),
     "other": ("#d2b8a4", "#b99880", "#9b7a62", "#795a44", "#523926"),
 }
-"""The same for configs of other backends, such as "torch/fp32"."""
+"""Colours per dtype for configs of other backends, such as "torch/fp32", darker as rungs are added."""
 
 _STAGES = (
     frozenset[str](),
@@ -134,9 +134,9 @@ def family(config: str) -> str:
 def fill(config: str) -> Fill:
     """Return the fill of a config.
 
-    Configs of the scenarios' ladders have plain colours, lightly hatched without `dali`. Other configs have a colour of
-    their dtype and a hatch for the last rung. Their shade is darker the more rungs there are if they add one rung to a
-    ladder's config; otherwise the shade and a second hatch are derived from the rungs before the last one.
+    Configs of the scenarios' ladders have plain colours, lightly hatched without `dali`. Any other config has a colour
+    of its dtype and the hatch of its last rung. If that rung is added to a config of a ladder, the shade is darker the
+    more rungs there are. If it is not, the shade and a second hatch are a hash of the rungs before the last one.
     """
     ramp = (PEER_RAMPS if "/" in config else RAMPS)[family(config)]
     parts = _parts(config)
@@ -171,12 +171,13 @@ def legend_rows(configs: Sequence[str]) -> list[list[tuple[str, str]]]:
 
 
 def _parts(config: str) -> list[str]:
-    """Return the rungs of a config, and an ablation's change as the last part, without the backend."""
+    """Return the dtype and rungs of a config without its backend; the change of an ablation is the last part."""
     return config.rpartition("/")[2].replace(":", "+").split("+")
 
 
 def _stage(parts: Sequence[str]) -> int | None:
-    """Return the step of the ladder that these parts make, in any order; None if they are not on it."""
+    """Return the index in `_STAGES` of a config with these parts (dtype first, rungs in any order); None if the config
+    is not on a ladder."""
     first, *rungs = parts
     return _STAGES.index(frozenset(rungs)) if first in RAMPS and frozenset(rungs) in _STAGES else None
 

@@ -55,16 +55,22 @@ def by_setting(summaries: Sequence[CellSummary]) -> dict[Setting, list[CellSumma
 
 
 def first_panels(
-    panels: Sequence[P], name: Callable[[P], str], how: str, most: int = MAX_PANELS
+    panels: Sequence[P], name_of: Callable[[P], str], options: str, most: int = MAX_PANELS
 ) -> tuple[Sequence[P], list[str]]:
-    """Return the panels that fit into a picture, and a note on the others that says how to choose them."""
-    names = list(dict.fromkeys(filter(None, map(name, panels[most:]))))
-    note = f"{len(panels) - most} more are not drawn (choose with {how}): {first_few(names, 6)}"
+    """Return the first `most` panels, and a note that names the others; no note if there are none.
+
+    `options` are the options that select panels, for the note.
+    """
+    names = list(dict.fromkeys(filter(None, map(name_of, panels[most:]))))
+    note = f"{len(panels) - most} more are not drawn (choose with {options}): {first_few(names, 6)}"
     return panels[:most], [drawable(note)] * (len(panels) > most)
 
 
 def provenance_of(settings: dict[Setting, list[CellSummary]]) -> Provenance:
-    """Return the provenance of a chart from the summaries of each setting."""
+    """Return the facts that a chart's settings share, and a name for each setting from the facts that differ.
+
+    `settings` holds the summaries of each setting. A name is empty if there is only one setting.
+    """
     facts = {setting: _facts(summaries) for setting, summaries in settings.items()}
     keys = dict.fromkeys(key for setting_facts in facts.values() for key in setting_facts)
     differing = [key for key in keys if len({f.get(key) for f in facts.values()}) > 1]
@@ -79,14 +85,18 @@ def provenance_of(settings: dict[Setting, list[CellSummary]]) -> Provenance:
 
 
 def titled(title: str, summaries: Sequence[CellSummary]) -> str:
-    """Return a chart's title, marked if results are simulated; the scenario's name if no font can write the title."""
+    """Return a chart's title with a mark if results are simulated; the scenario's name if fonts cannot draw the
+    title."""
     return drawable_title(
         mark_simulated(title, (summary.environment for summary in summaries)), summaries[0].cell.scenario
     )
 
 
 def small_print(summaries: Sequence[CellSummary], common: Sequence[str], whiskers: bool) -> str:
-    """Return the small print: common facts, trials, meaning of whiskers or pale bars, libraries, runs and version."""
+    """Return the small print: common facts, trials per cell, libraries, runs and versions.
+
+    It also explains how the chart shows uncertainty: by whiskers, or else by pale bars.
+    """
     ok = [s for s in summaries if s.images_per_s is not None]
     words = [*common]
     trials = sorted({s.trials for s in summaries if s.status != "skipped"})
@@ -111,14 +121,17 @@ def small_print(summaries: Sequence[CellSummary], common: Sequence[str], whisker
 
 
 def _facts(summaries: Sequence[CellSummary]) -> dict[str, str]:
-    """Return the facts of a setting by name. Charts show those in _ALWAYS, and others where settings differ."""
+    """Return the facts of a setting by name, from its summaries. An unknown fact is an empty text.
+
+    Charts show the facts in _ALWAYS, and the others where settings differ.
+    """
     machine, cell, codes = summaries[0].setting
     devices = (s.environment.device_name for s in summaries if s.environment)
     facts = {
         "device_name": next(devices, f"unknown machine ({cell.device})"),
         "model": cell.model if cell.is_own else f"{cell.model} {cell.variant}",
         "image_size": "" if cell.is_own else f"{cell.image_size} × {cell.image_size} images",
-        "input": _input(cell),
+        "input": _input_name(cell),
         "machine": machine or "unknown machine",
         "path": cell.input.path or "no folder",
         "project": project_name(codes),
@@ -134,7 +147,7 @@ def _facts(summaries: Sequence[CellSummary]) -> dict[str, str]:
     return facts
 
 
-def _input(cell: Cell) -> str:
+def _input_name(cell: Cell) -> str:
     """Name the input of a cell, such as "generated JPEGs"."""
     if cell.input.kind == "folder":
         return f"images of {Path(cell.input.path).name}" if cell.input.path else "images of a folder"

@@ -100,7 +100,10 @@ def line_height(size: float) -> float:
 
 
 def wrapped(text: str, size: float, width: float, bold: bool = False) -> list[str]:
-    """Wrap a text to lines of at most `width` inches. A word that is too wide is cut, as Japanese text is."""
+    """Wrap a text of this font size (points) to lines of at most `width` inches.
+
+    A word that is wider than a line is cut, which also wraps Japanese text, since that has no spaces.
+    """
     lines, line = [], ""
     for word in _capped(text, _LONGEST_TEXT).split():
         longer = f"{line} {word}" if line else word
@@ -111,14 +114,14 @@ def wrapped(text: str, size: float, width: float, bold: bool = False) -> list[st
             lines.append(line)
         line = word
         while text_width(line, size, bold) > width and len(line) > 1:
-            cut = max(1, _fitting(line, lambda part: text_width(part, size, bold) <= width))
+            cut = max(1, _fitting_length(line, lambda part: text_width(part, size, bold) <= width))
             lines.append(line[:cut])
             line = line[cut:]
     return [*lines, line] if line else lines
 
 
 def wrapped_facts(text: str, size: float, width: float) -> list[str]:
-    """Wrap facts separated by middle dots. A fact wraps only if it is wider than a line."""
+    """Wrap facts separated by middle dots to lines of `width` inches. A fact wraps only if it is wider than a line."""
     lines: list[str] = []
     for fact in text.split(" · "):
         if lines and text_width(f"{lines[-1]} · {fact}", size) <= width:
@@ -133,7 +136,7 @@ def shortened(text: str, size: float, width: float) -> str:
     text = _capped(text, _LONGEST_TEXT)
     if text_width(text, size) <= width:
         return text
-    n = _fitting(text, lambda part: text_width(part.rstrip() + "…", size) <= width)
+    n = _fitting_length(text, lambda part: text_width(part.rstrip() + "…", size) <= width)
     return text[:n].rstrip(" :,;") + "…" if n else ""
 
 
@@ -141,6 +144,9 @@ def _capped(text: str, most: int) -> str:
     return text if len(text) <= most else f"{text[: most - 1].rstrip(' +')}…"
 
 
-def _fitting(text: str, fits: Callable[[str], bool]) -> int:
-    """Return how many of the first characters fit, fewer than all. Assumes that more characters are wider."""
+def _fitting_length(text: str, fits: Callable[[str], bool]) -> int:
+    """Return the length of the longest beginning of a text that fits, at most one less than the whole text.
+
+    `fits` must be false for every beginning that is longer than one that does not fit.
+    """
     return bisect.bisect_left(range(1, len(text)), True, key=lambda n: not fits(text[:n]))

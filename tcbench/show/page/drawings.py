@@ -25,13 +25,13 @@ _WIDEST_INCHES = 10.5
 def figure(
     make: Callable[[], Drawing], title: str, prefix: str, table: Table[Any], notes: Sequence[str] = ()
 ) -> Figure:
-    """Return a chart with its table as a block. If it cannot be drawn (SelectionError), a line says why.
+    """Return a chart with its table as a block. If `make` raises SelectionError, its message replaces the chart.
 
     `prefix` makes the ids of the chart's markup unique on the page.
     """
 
     def draw() -> Drawn:
-        """Draw the figure as inline SVG; the reason in its place if there is nothing to draw."""
+        """Return the figure as inline SVG, or a paragraph with the reason if there is nothing to draw."""
         try:
             drawing = make()
         except SelectionError as error:
@@ -73,6 +73,7 @@ class Swatches:
 
     @functools.cached_property
     def _patterns(self) -> dict[str, str]:
+        """The fill attribute of each hatched config, which refers to its pattern in `hatches`."""
         paints = re.findall(r'<path [^>]*?fill="(url\([^"]*\))"', self.hatches)
         return dict(zip(self._hatched, paints, strict=True))
 
@@ -81,5 +82,5 @@ class Swatches:
         return self._patterns.get(config) or inline.variable(fill(config).colour)
 
     def config(self, name: str, *, strong: bool = False, full_name: str | None = None) -> Field:
-        """Return a config's field in a table. `full_name` is the config if `name` is shortened."""
+        """Return a table field with a config's name and swatch. `full_name` is the config if `name` is shortened."""
         return Field(name, swatch=self.paint(full_name or name), strong=strong)

@@ -23,7 +23,10 @@ MOST_TRIALS, MOST_RUNS = 5000, 1000
 
 
 def left_out(counts: Mapping[str, int]) -> list[str]:
-    """Return a line on what a chart leaves out, from the numbers of configs and the like; an empty list if nothing."""
+    """Return a line on what a chart leaves out; an empty list if it shows everything.
+
+    `counts` are the numbers of all configs, batch sizes and so on, by the plural noun.
+    """
     first = [f"the first {MOST_DRAWN} of {n:,} {noun}" for noun, n in counts.items() if n > MOST_DRAWN]
     return [f"The chart shows {listed(first)}; the table has all."] if first else []
 
@@ -57,7 +60,7 @@ class SettingCells:
 
     @functools.cached_property
     def drawn(self) -> tuple[CellSummary, ...]:
-        """The cells that charts show."""
+        """The cells that charts show: those of the first MOST_DRAWN configs and batch sizes."""
         configs, batch_sizes = {*self.configs[:MOST_DRAWN]}, {*[*self.by_batch_size][:MOST_DRAWN]}
         return tuple(s for s in self.summaries if s.cell.config in configs and s.cell.batch_size in batch_sizes)
 
