@@ -23,6 +23,7 @@ from typing import Any
 
 # Functions that were renamed, or whose code moved to another function. Functions that only moved need no entry.
 RENAMED = [
+    ("tcbench.cli.app._one_line", "tcbench.show.app._one_line_usage_errors"),
     ("tcbench.numerics.worker.Counting.gradients", "tcbench.engine.numerics.worker.GradientCounter.gradients"),
     ("tcbench.tracing.attribution.assemble.at", "tcbench.tracing.attribution.assemble.seconds"),
     ("tcbench.tracing.nsys.with_own", "tcbench.tracing.nsys.merge_recordings"),
