@@ -1,4 +1,4 @@
-"""A model of the time that a GPU needs for a piece of work, and of the host's time to launch it.
+"""A model of the time that a GPU needs for an operation, and of the host's time to launch it.
 
     expected = max(FLOPs * waves / (peak * fraction), bytes / (bandwidth * fraction)) + latency
 
@@ -61,16 +61,16 @@ class TimingModel:
     """A model of one GPU.
 
     Shares of the GPU's peaks:
-    - `products`: of arithmetic, by a large matrix product, by precision;
-    - `bandwidth`: of memory bandwidth, by a streaming kernel;
-    - `convolutions`: of arithmetic and of bandwidth, by a convolution, by its kind, filter and precision. The first is
-      above 1 for Winograd's method, which does fewer operations than are counted;
-    - `solver`: of arithmetic, by the decomposition of a large matrix.
+    - `products`: of arithmetic that a large matrix product attains, by precision;
+    - `bandwidth`: of memory bandwidth that a streaming kernel attains;
+    - `convolutions`: of arithmetic and of bandwidth that a convolution attains, by (kind, filter, precision). The first
+      is above 1 for Winograd's method, which does fewer operations than are counted;
+    - `solver`: of arithmetic that the decomposition of a large matrix attains.
 
     Latencies on the device, in seconds: `kernel_s` of a kernel, `convolution_s` of a convolution, `solver_row_s` of a
-    row of a decomposition. `driver_s` is the host's time in the driver and in cuDNN per request, by a work's `kind`,
-    "copy" or "captured". `link_bytes_s` is the rate between the host's pinned memory and the GPU. `name` identifies the
-    model in records.
+    row of a decomposition. `driver_s` is the host's time in the driver and in cuDNN per request, by an operation's
+    `kind`, "copy" or "captured". `link_bytes_s` is the rate between the host's pinned memory and the GPU. `name`
+    identifies the model in records.
     """
 
     card: GpuFile
@@ -96,7 +96,7 @@ class TimingModel:
         return self.kernel_s + n_bytes / self.bandwidth_bytes_s
 
     def expected_s(self, work: w.Work) -> float:
-        """Return the seconds that the device is busy with one launch."""
+        """Return the seconds that the GPU is busy with one launch of an operation."""
         return _work_s(work, self)
 
     def over_link_s(self, n_bytes: int) -> float:
@@ -117,6 +117,7 @@ def timing_model(card: GpuFile) -> TimingModel:
 
 
 def _from_table(card: GpuFile) -> TimingModel:
+    """Return the model of a GPU from the nearest rows of the table, without measurements of such a GPU."""
     peaks = peak_rates(card)
     products = {precision: _product(card.sm, precision) for precision in get_args(Precision)}
     bandwidth = _nearest(rows()["bandwidth"], card.sm)["fraction"]
@@ -159,7 +160,7 @@ def _scaled_by(model: TimingModel, measured: Ceilings) -> TimingModel:
 
 
 def sample_works() -> Iterator[w.Work]:
-    """Yield works that together use every branch of the model. Their times distinguish one model from another."""
+    """Yield operations that together use every branch of the model. Their times distinguish one model from another."""
     for work, r, stride in itertools.product((w.ConvFprop, w.ConvDgrad, w.ConvWgrad), (1, 3), (1, 2)):
         for layout, dtype, computed in _SAMPLE_FORMATS:
             yield work(w.Conv2d(32, 68, 28, 28, 136, r, r, stride, r // 2, layout, dtype, computed))
@@ -213,13 +214,15 @@ def _convolutions(products: Mapping[Precision, float], bandwidth: float) -> _ByC
 
 
 def _product(capability: int, precision: Precision) -> float:
-    """Return the share that a matrix product attains; float32's for a precision that the GPU lacks."""
+    """Return the share of the peak that a matrix product attains on a GPU of a compute capability (70 for 7.0).
+
+    For a precision that the GPU lacks, it is the share of float32."""
     row = _nearest([row for row in rows()["product"] if precision in row], capability)
     return float(row[precision] if row["capability"] <= capability else _product(capability, "fp32"))
 
 
 def _nearest(candidates: Sequence[Mapping[str, Any]], capability: int) -> Mapping[str, Any]:
-    """Return the row of a compute capability, else of the highest one below it, else the first row."""
+    """Return the row of a compute capability (70 for 7.0), else of the highest one below it, else the first row."""
     earlier = [row for row in candidates if row["capability"] <= capability]
     return max(earlier, key=lambda row: row["capability"]) if earlier else candidates[0]
 
@@ -228,6 +231,7 @@ def _nearest(candidates: Sequence[Mapping[str, Any]], capability: int) -> Mappin
 
 
 def _work_s(work: w.Work, model: TimingModel) -> float:
+    """Return the seconds that the GPU of the model is busy with one launch of an operation."""
     if work.name.startswith("conv_"):
         _, kind, *_ = work.name.split("_")
         return _convolution_s(kind, work, model)
@@ -254,6 +258,7 @@ def _inverse_s(work: w.CholeskyInverse, model: TimingModel) -> float:
 
 
 def _convolution_s(kind: str, work: w.Work, model: TimingModel) -> float:
+    """Return the seconds of a pass of a convolution. `kind` is "fprop", "dgrad" or "wgrad"."""
     conv: w.Conv2d = work.conv  # type: ignore[attr-defined]
     precision = model.peaks.precision(work)
     shares = model.convolutions[kind, filter_of(conv), precision]
@@ -322,6 +327,7 @@ def _transposes_s(work: w.Work, conv: w.Conv2d, precision: Precision, model: Tim
 
 
 def _read_again_bytes(work: w.Work, card: GpuFile) -> int:
+    """Return the bytes that a normalisation reads a second time from memory; 0 if its inputs fit on the chip."""
     names = _READ_TWICE.get(work.name, ())
     inputs = sum(operand.bytes for operand in work.operands if operand.name in names)
     return max(0, inputs - card.multiprocessors * ON_CHIP_BYTES)

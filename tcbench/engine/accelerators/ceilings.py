@@ -42,7 +42,7 @@ def products(sm: int, size: int = SIZE) -> dict[str, ConvFprop]:
 
 
 def launches(works: Mapping[str, Work], accelerator: Accelerator) -> dict[str, Callable[[], None]]:
-    """Return launches of works on arrays of random values.
+    """Return, by the names in `works`, functions that launch these operations on arrays of random values.
 
     Values are not zero because zeros take less power, which raises the clock above that of training."""
     import numpy as np
@@ -62,7 +62,7 @@ def launches(works: Mapping[str, Work], accelerator: Accelerator) -> dict[str, C
 
 
 def least_s(runs: Mapping[str, Callable[[], object]], clock: Clock, rounds: int) -> dict[str, float]:
-    """Return the least seconds of each run, over `rounds` rounds in which the runs alternate.
+    """Return the least seconds that each function took, by its name, over `rounds` rounds in which they alternate.
 
     The minimum counts because other work on the device can only lower a rate. Runs alternate so that a drift of the
     device's speed affects all of them. A first round builds plans and warms up, and does not count."""
@@ -116,7 +116,7 @@ class Ceilings(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @classmethod
     def load(cls, machine_name: str) -> "Ceilings | None":
-        """Return the ceilings in the cache for a machine; None without any, or if they cannot be read."""
+        """Return the ceilings of a machine from the cache; None if there are none, or if they cannot be read."""
         return _read(_file(machine_name))
 
     def store(self, machine_name: str) -> "Ceilings":
@@ -143,7 +143,7 @@ class Ceilings(msgspec.Struct, frozen=True, omit_defaults=True):
         return max(rate, self.reached[name].rate) if name in self.reached else rate
 
     def precision(self, work: Work) -> Precision:
-        """Return the arithmetic of a piece of work on this device.
+        """Return the arithmetic of an operation on this device.
 
         Everything but convolutions computes in float32, whatever it stores."""
         conv = getattr(work, "conv", None)
@@ -176,7 +176,9 @@ class Ceilings(msgspec.Struct, frozen=True, omit_defaults=True):
         return msgspec.structs.replace(self, reached=self.reached | faster) if faster else self
 
     def best(self, other: Self) -> Self:
-        """Return the higher of each two rates: other work on the machine can only lower a measurement."""
+        """Return ceilings with the higher rate of the two in each precision and for memory.
+
+        The higher rate counts because other work on the machine can only lower a measurement."""
         rates = {name: max(m.flops_s.get(name, 0.0) for m in (self, other)) for name in self.flops_s | other.flops_s}
         bandwidth = max(self.bandwidth_bytes_s, other.bandwidth_bytes_s)
         best = msgspec.structs.replace(self, flops_s=rates, bandwidth_bytes_s=bandwidth, reached={})
@@ -188,6 +190,7 @@ def _file(machine_name: str) -> Path:
 
 
 def _read(path: Path) -> Ceilings | None:
+    """Return the ceilings in a file, or None if there is no file that can be read."""
     try:
         return msgspec.json.decode(path.read_bytes(), type=Ceilings)
     except (OSError, ValueError):
@@ -195,6 +198,8 @@ def _read(path: Path) -> Ceilings | None:
 
 
 def measured_on(device_name: str) -> Ceilings | None:
-    """Return the ceilings of a device by its driver's name, from whichever machine measured them: the last file's."""
+    """Return the stored ceilings of a device by the driver's name for it, or None if there are none.
+
+    If several machines have measured such a device, those of the last file in alphabetical order are returned."""
     ceilings = (_read(path) for path in sorted(cache.folder(VERSION).glob("*.json"), reverse=True))
     return next((measured for measured in ceilings if measured and measured.device_name == device_name), None)

@@ -99,7 +99,7 @@ class OpenDevice:
 
     @contextlib.contextmanager
     def scope(self) -> Iterator[None]:
-        """A context, from build to end of a session, in which operations launch on this accelerator."""
+        """Return a context in which operations launch on this accelerator. It lasts as long as a session."""
         with self.enter(), use(self.accelerator):
             yield
 
@@ -115,7 +115,7 @@ class OpenDevice:
 
 @dataclass(frozen=True)
 class Way:
-    """The plan or kernel with which a device would do a piece of work.
+    """The plan or kernel with which a device would do an operation.
 
     `implementation` is the plan's tag or the kernel's name. It is None if there is none (`problem` says why) or if it
     was not checked. `workspace_bytes` is needed in addition to the operands."""
@@ -127,9 +127,9 @@ class Way:
 
 @dataclass(frozen=True)
 class Prospects:
-    """The plans and kernels with which a device that need not be present would do some works.
+    """The plans and kernels with which a device that need not be present would do some operations.
 
-    `way` takes a work and its cell's workspace limit in bytes. `library` is the version that made the plans.
+    `way` takes an operation and its cell's workspace limit in bytes. `library` is the version that made the plans.
     `plans_unchecked` and `kernels_unchecked` say why this machine could not determine them, or are None. The workspace
     is then taken to be the limit."""
 
@@ -231,7 +231,7 @@ class DeviceKind:
         return None
 
     def profiled(self) -> contextlib.AbstractContextManager[None]:
-        """A context around the steps that an external profiler is to record."""
+        """Return a context in which an external profiler records the steps."""
         return contextlib.nullcontext()
 
     def activities(self) -> Activities:
@@ -260,10 +260,11 @@ class DeviceKind:
     def build_ahead(
         self, device: str, works: Callable[[GpuProperties], Iterable[tuple[Work, CudnnSettings]]], progress: Progress
     ) -> str:
-        """Build in parallel, before a run, what its trials would otherwise build one after another for these works.
+        """Build in parallel, before a run, what its trials would otherwise build one after another.
 
-        Return a sentence for the user about what already existed, or an empty text. May raise any exception: trials
-        build what is missing."""
+        `works` returns the run's operations, with their cells' settings, for a GPU with given properties. Returns a
+        sentence for the user about what already existed, or "". May raise any exception: trials build what is
+        missing."""
         return ""
 
     def ceilings(self, device: str, threads: int) -> dict[str, Any]:
@@ -285,9 +286,10 @@ class DeviceKind:
     def prospects(
         self, works: Iterable[tuple[Work, int]], figures: GpuFile, *, fresh: bool, processes: int, progress: Progress
     ) -> Prospects:
-        """Return how an absent device would do each work within its workspace limit in bytes.
+        """Return how an absent device would do some operations. `works` has operations with their workspace limits.
 
-        `fresh` ignores cached answers."""
+        Limits are in bytes. `figures` are the device's published figures. `fresh` ignores cached answers. `processes`
+        is the number of processes to use."""
         raise NotImplementedError
 
 

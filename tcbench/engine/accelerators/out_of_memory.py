@@ -45,7 +45,9 @@ def device_memory_error(
 def from_error(
     error: BaseException, device_bytes: int | None = None, held_bytes: int | None = None
 ) -> OutOfDeviceMemory | None:
-    """Return an OutOfDeviceMemory if the error or one of its causes means that the GPU is out of memory; else None."""
+    """Return an OutOfDeviceMemory if the error or one of its causes means that the GPU is out of memory; else None.
+
+    For its message, `device_bytes` is the GPU's memory, and `held_bytes` the most that this process has held."""
     for cause in _chain(error):
         if isinstance(cause, OutOfDeviceMemory):
             return cause

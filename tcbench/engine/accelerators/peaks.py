@@ -50,10 +50,11 @@ The text is the derivation. H200's data sheet repeats H100's rates."""
 
 
 def peak_rates(gpu: GpuFile) -> Ceilings:
-    """Return a GPU's peak rates for dense data, at its highest clock (of Tensor Cores: at their published clock).
+    """Return a GPU's peak rates for dense data.
 
-    A GPU without TF32 has the rate of float32. The result's `says` names NVIDIA's publications. Raises SelectionError
-    if the rates are unknown."""
+    Tensor Cores are taken to run at their published clock if there is one, everything else at the highest clock. A GPU
+    without TF32 has the rate of float32. The result's `says` names NVIDIA's publications. Raises SelectionError if the
+    rates are unknown."""
     per_clock = _PER_CLOCK.get(gpu.sm)
     if per_clock is None:
         capabilities = ", ".join(f"{sm // 10}.{sm % 10}" for sm in _PER_CLOCK)

@@ -24,9 +24,9 @@ Array = Any
 
 @dataclass(frozen=True)
 class BatchNormRoute:
-    """The works that make up a batch normalisation on an accelerator.
+    """The operations that make up a batch normalisation on an accelerator.
 
-    `then`: the activation that is a separate work, after `forward` and before `backward`."""
+    `then`: what is computed by a separate operation, after `forward`; its gradient comes before `backward`."""
 
     norm: w.Norm
     forward: w.BatchNormForward | w.BatchNormCallForward
@@ -77,10 +77,10 @@ class Accelerator(Protocol):
     computes: ClassVar[bool] = True
     """Whether arrays have contents. Otherwise they are neither initialised nor read."""
     adds_to_dgrad: ClassVar[bool] = False
-    """Whether the accelerator can do ConvDgradAdd as a single work."""
+    """Whether the accelerator can do ConvDgradAdd as a single operation."""
 
     def batch_norm(self, norm: w.Norm, eps: float, momentum: float) -> BatchNormRoute:
-        """Return the works for a batch normalisation; the same object for the same arguments."""
+        """Return the operations for a batch normalisation; the same object for the same arguments."""
 
     def empty(self, shape: tuple[int, ...], dtype: Any) -> Array:
         """Return an uninitialised array. Raises OutOfDeviceMemory."""
@@ -117,7 +117,8 @@ class Accelerator(Protocol):
         The caller keeps the arrays' memory alive."""
 
     def graph_memory(self) -> contextlib.AbstractContextManager[None]:
-        """Allocate from memory that only captured graphs, and the steps before their capture, use."""
+        """Return a context that allocates from memory which only captured graphs, and the steps before their capture,
+        use."""
         return contextlib.nullcontext()
 
     def graph_bytes(self) -> int:

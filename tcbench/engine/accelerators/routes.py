@@ -1,4 +1,4 @@
-"""The choice of works for a batch normalisation on a GPU.
+"""The choice of operations for a batch normalisation on a GPU.
 
 - cuDNN's graph API: for NHWC on compute capability 8.0 and newer. Older GPUs have no plans. In NCHW it would transpose
   the whole tensor, which would make the talk's baseline slower than it was.
@@ -23,14 +23,14 @@ GRAPHS_FROM_SM = 80
 
 
 def check_dtypes(work: Work) -> None:
-    """Raise ValueError for work on float64, which has no plans or kernels."""
+    """Raise ValueError for an operation on float64, which has no plans or kernels."""
     if any(operand.dtype == "float64" for operand in work.operands):
         raise ValueError(f"{work.name}: on a GPU: expected float32 or 16 bits, got float64")
 
 
 @functools.cache
 def batch_norm(norm: Norm, eps: float, momentum: float, sm: int, fast: bool) -> BatchNormRoute:
-    """Return the works for a GPU of compute capability `sm` (90 for 9.0).
+    """Return the operations of a batch normalisation for a GPU of compute capability `sm` (90 for 9.0).
 
     `fast` allows the persistent mode of cuDNN's older calls (slide 10 of the talk)."""
     if norm.layout == "NHWC" and sm >= GRAPHS_FROM_SM:

@@ -56,7 +56,7 @@ class Schedule:
             layers.end()
 
     def add(self, work: Work, arrays: Sequence[Array], layer: str) -> None:
-        """Launch a work now and at every call of the schedule."""
+        """Launch an operation now and at every call of the schedule."""
         launch = self._accelerator.prepare(work, *arrays)
         launch()
         # An input is stored as its place, any other array as itself, which keeps its memory alive.
@@ -97,6 +97,7 @@ class ScheduleRecorder:
         return self._accelerator.batch_norm(norm, eps, momentum)
 
     def empty(self, shape: tuple[int, ...], dtype: Any) -> Array:
+        """Return an array in memory that the recorded program has freed, or else in new memory."""
         size, dtype = math.prod(shape), np.dtype(dtype)
         free = self._free[size, dtype]
         memory = free.pop() if free else self._accelerator.empty((size,), dtype)

@@ -109,7 +109,8 @@ def check_copy(source: Array, target: Array) -> None:
 
 
 def check(work: Work, arrays: tuple[Array, ...]) -> None:
-    """Raise ValueError unless the arrays match the work's operands in number, sizes and dtypes, and are contiguous."""
+    """Raise ValueError unless the arrays match the operation's operands in number, sizes and dtypes, and are
+    contiguous."""
     if len(arrays) != len(work.operands):
         raise ValueError(f"{work.name}: takes {len(work.operands)} arrays, got {len(arrays)}")
     for operand, array in zip(work.operands, arrays, strict=True):
@@ -155,12 +156,12 @@ class Trace:
 
     @property
     def works(self) -> tuple[Work, ...]:
-        """The launched works of a step, in order, with repetitions."""
+        """The launched operations of a step, in order, with repetitions."""
         return tuple(event.work for event in self.events if event.work is not None)
 
 
 def trace_step(phases: Sequence[Phase], accelerator: TracingAccelerator) -> Trace:
-    """Run SETTLING_STEPS steps, then record one."""
+    """Run SETTLING_STEPS steps of these phases on the accelerator, then run one more and return its record."""
     for _ in range(SETTLING_STEPS):
         accelerator.events.clear()
         for phase in phases:

@@ -204,7 +204,7 @@ _SHORTEST_BLOCK_S = 0.1
 
 
 def _block_steps(session: Session, facts: Facts, settings: MeasureSettings, step_s: float) -> int:
-    """Return the number of steps in a block."""
+    """Return the number of steps in a block. `step_s` is the time of the last warm-up step, in seconds."""
     if session.clock.of == "host":
         return max(settings.block_steps, math.ceil(_SHORTEST_BLOCK_S / step_s))
     return max(settings.block_steps, PREFETCHED_PER_BLOCK * facts.prefetch_depth)
@@ -323,7 +323,9 @@ class _StalledParts:
 
     A step is run in parts: a phase or, if the session reports its layers, some layers of one. While the host launches a
     part, the device's stream is stalled. Then the host waits until the device has finished the part. `stalls_s` has the
-    duration of each part's stall; without it nothing is stalled."""
+    duration of each part's stall; parts beyond it are not stalled. After a round, `host_s` has the host's time for each
+    part, `device_s` is the device's working time in all parts, and `late` tells whether the device may have waited for
+    the host in one of them."""
 
     def __init__(self, clock: Clock, stall: Callable[[float], None], now: Callable[[], float]) -> None:
         self._clock, self._stall, self._now = clock, stall, now
@@ -362,8 +364,8 @@ class _StalledParts:
         self._began_s = self._now()
 
     def _close(self) -> None:
-        """End a part, and note its time on the host and on the device, and whether the device finished before the
-        host."""
+        """End a part. Note its time on the host and on the device, and whether the host was late: still launching
+        when the stall had been over for more than _LATE of the device's time."""
         host_s = self._now() - self._began_s
         self._clock.mark()
         device_s = sum(_read(self._clock))
@@ -429,7 +431,7 @@ def device_busy_s(
 
 
 def _concatenate(first: Sequence[PhaseTimes], second: Sequence[PhaseTimes]) -> tuple[PhaseTimes, ...]:
-    """Return the phase times of two consecutive passes."""
+    """Return the phase times of two consecutive passes as those of one pass. Both have the same phases."""
     return tuple(
         PhaseTimes(
             name=before.name,
@@ -441,7 +443,7 @@ def _concatenate(first: Sequence[PhaseTimes], second: Sequence[PhaseTimes]) -> t
 
 
 def _period_means(times_s: Sequence[float], period: int) -> tuple[float, ...]:
-    """Return the mean time of each period."""
+    """Return the mean time of each period; `period` is its number of steps, and the last one may be shorter."""
     return tuple(statistics.fmean(times_s[i : i + period]) for i in range(0, len(times_s), period))
 
 

@@ -72,9 +72,9 @@ def counting_load(send: Callable[[Any], None]) -> Callable[[Any], None]:
 def in_turns(send: Callable[[Any], None]) -> Callable[[Any], None]:
     """Wrap `send` so that this worker alternates with another one, if `messages.TURNS` is set.
 
-    It waits for its first turn now, before imports that would slow down the other's steps, and then between blocks of
-    the timed pass. It does not wait for a worker that has ended. The host's load during its own turns is sent when the
-    timed pass is over."""
+    This call waits for the worker's first turn, before imports that would slow down the other worker's steps. `send`
+    then waits between blocks of the timed pass, but not for a worker that has ended. When the timed pass is over, it
+    sends the host's load during the turns of this worker."""
     descriptors = os.environ.pop(TURNS, None)
     if descriptors is None:
         return counting_load(send)
@@ -86,7 +86,7 @@ def in_turns(send: Callable[[Any], None]) -> Callable[[Any], None]:
     loads: list[HostLoad | None] = []
 
     def send_and_wait(message: Any) -> None:
-        """Send a message. After a turn of timed steps, pass the turn to the next worker and wait for the own one."""
+        """Send a message. After a block of timed steps, pass the turn to the other worker and wait for the next one."""
         nonlocal before
         if not isinstance(message, Stepped) or message.stage == "warm-up":
             send(message)

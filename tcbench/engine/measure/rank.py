@@ -51,11 +51,11 @@ def main() -> None:
     os.environ.update(machine.library_variables(cell.threads))
     cell = msgspec.structs.replace(cell, device=kind_of(cell.device).of_rank(cell.device, world.local_rank))
     faulthandler.register(signal.SIGUSR1, file=connection.fileno(), all_threads=False)
-    _die_with(connection, True)
+    _end_with(connection, True)
     request = msgspec.json.decode(sys.argv[2], type=ProfileRequest).for_rank(world.rank) if len(sys.argv) > 2 else None
     with entered(world):
         finished = _run(cell, joined, send, request)
-    _die_with(connection, False)  # waiting for room for a long message would trigger it too
+    _end_with(connection, False)  # waiting for room for a long message would trigger it too
     send(finished)
 
 
@@ -104,9 +104,10 @@ def connect(address: str) -> socket.socket:
     return connection
 
 
-def _die_with(connection: socket.socket, enabled: bool) -> None:
-    """Make the kernel end this process by SIGIO when the runner closes the connection, or stop that. It works even
-    while no Python code runs. The signal comes with any input, but the runner sends nothing more."""
+def _end_with(connection: socket.socket, enabled: bool) -> None:
+    """Set whether the kernel ends this process by SIGIO when the runner closes the connection.
+
+    This works even while no Python code runs. The signal comes with any input, but the runner sends nothing more."""
     flags = fcntl.fcntl(connection, fcntl.F_GETFL)
     if enabled:
         signal.signal(signal.SIGIO, signal.SIG_DFL)

@@ -186,8 +186,10 @@ class Rehearsals:
         return sum(map(self.device_s.__getitem__, keys)), float(means_s[:, 1].sum())
 
     def _input(self, cell_backend: Backend, cell: Cell, site: OpenDevice) -> tuple[float, bool]:
-        """Return the seconds of preparing a batch, and whether threads prepare it while the step runs. Then the result
-        is their CPU time divided by the cell's number of threads, since they take that time from the computation."""
+        """Return the seconds of preparing a batch, and whether threads prepare it while the step runs.
+
+        If they do, the seconds are their CPU time divided by the cell's number of threads, because they take that time
+        from the computation."""
         if cell.input.kind == "synthetic":
             return 0.0, False
         feed_rungs = tuple(name for name in cell.rungs if type(cell_backend.RUNGS[name]).feed is not Rung.feed)
@@ -219,8 +221,8 @@ def _open_session(
 
 
 def launches(phase: Phase, accelerator: ObservedAccelerator) -> Hashable:
-    """Return a key of a phase's launches: their works in order, and whether most launches are prepared each time. After
-    a program that prepares a launch, the launch finds fewer of its operands in the caches."""
+    """Run a phase without its launches, and return a key of these: their operations in order, and whether most launches
+    are prepared anew in each step. A launch that was just prepared finds fewer of its operands in the caches."""
     keys: list[str] = []
     accelerator.on_launch = lambda _, work, __: keys.append(work.key)
     before = accelerator.prepared

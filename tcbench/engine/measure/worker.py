@@ -57,8 +57,10 @@ def run(
     request: ProfileRequest | None = None,
     on_session: Callable[[Session], None] = lambda _: None,
 ) -> Finished:
-    """Build and measure a cell. Errors become part of the result. `on_session` is called with the session before its
-    first step."""
+    """Build and measure a cell. Errors become part of the result.
+
+    `request` asks for a recording of the profiled pass. `on_session` is called with the session before its first
+    step."""
     environment: Environment | None = None
     token = SEND.set(send)
     gc.disable()  # until the first step: imports and building make many objects and no garbage
@@ -66,8 +68,8 @@ def run(
         send(Building("imports", os.getpid()))
         from tcbench.engine.backends import initial
 
-        draws = not cell.is_own and kind_of(cell.device).simulates is None
-        with initial.prefetch(cell.seed) if draws else contextlib.nullcontext():
+        needs_initial_weights = not cell.is_own and kind_of(cell.device).simulates is None
+        with initial.prefetch(cell.seed) if needs_initial_weights else contextlib.nullcontext():
             environment = describe(cell)
             measurement = measure_cell(cell, send, request, environment.device_name, on_session)
         if cell.is_own:
@@ -203,8 +205,9 @@ def measure_cell(
 
 
 def _raised_in(error: Exception, phases: Sequence[Phase]) -> str | None:
-    """Return the phase whose function raised the error. It is found in the traceback, so that the hot loop need not
-    keep track."""
+    """Return the name of the phase whose function raised the error, or None if the error came from elsewhere.
+
+    It is found in the traceback, so that the hot loop need not keep track."""
     for frame, _ in traceback.walk_tb(error.__traceback__):
         for phase in phases:
             if frame.f_code is getattr(phase.run, "__code__", None):
@@ -266,7 +269,8 @@ def _blas() -> str:
 
 
 def _memory_error(cell: Cell, error: Exception) -> Exception | None:
-    """Return the error that reports that the host or the device ran out of memory, if that is the cause."""
+    """Return an error that says that the host or the device ran out of memory, or None if `error` does not mean
+    that."""
     device_error = kind_of(cell.device).out_of_memory(cell.device, error)
     return device_error or (error if isinstance(error, MemoryError) else None)
 

@@ -79,19 +79,27 @@ layouts."""
 
 @dataclass(frozen=True)
 class _Trained:
-    """The result of training a config: losses per step; gradients of some batches at the first weights; the change of
-    all parameters; the observed properties of the session; and the distance of its optimizer from the rungs' update,
-    with the parameter for which it is largest."""
+    """The result of training a config.
+
+    - `losses`: of each step.
+    - `gradients`: of some batches at the first weights.
+    - `change`: the difference between the last and the first values of each parameter.
+    - `seen`: observed properties of the session.
+    - `optimizer_distance`: the largest relative distance of the optimizer from the rungs' `reference_update`, and the
+      parameter that has it."""
 
     losses: np.ndarray
     gradients: tuple[_ByParameter, ...]
     change: _ByParameter
     seen: dict[str, str]
-    optimizer: tuple[float, str]
+    optimizer_distance: tuple[float, str]
 
 
 def compare(job: ParityJob, open_site: OpenSite, progress: Callable[[int], None]) -> tuple[ParityRun, ...]:
-    """Return the distances of every cell of the job, in order. For a config that fails, the reason is returned."""
+    """Return the distances of every cell of the job, in order. The result for a config that fails has the reason.
+
+    `open_site` opens the device of a cell. `progress` is called with the number of cells so far, after each cell that
+    ran."""
     trained: dict[str, _Trained] = {}
     fp32 = _base_cell(job)
     trained["fp64"] = _train(fp32, [_Float64()], processor(job.cell.threads), job.steps)
@@ -121,8 +129,8 @@ def compare(job: ParityJob, open_site: OpenSite, progress: Callable[[int], None]
                 to_fp32=_distance(current_run, trained[BASE]),
                 seen=current_run.seen,
                 seen_without=base.seen if without else {},
-                optimizer_distance=current_run.optimizer[0],
-                optimizer_parameter=current_run.optimizer[1],
+                optimizer_distance=current_run.optimizer_distance[0],
+                optimizer_parameter=current_run.optimizer_distance[1],
             )
         )
         progress(done)
@@ -154,7 +162,7 @@ def _distance(run: _Trained, reference: _Trained) -> Distance:
     finite = bool(np.isfinite([loss, update]).all())
     if finite and run.gradients and reference.gradients:
         gradient, gradient_of = _farthest(run.gradients, reference.gradients)
-        length, length_of = _length(run.gradients, reference.gradients)
+        length, length_of = _farthest_length(run.gradients, reference.gradients)
         finite = bool(np.isfinite([gradient, length]).all())
     if not finite:
         return Distance(loss=0.0, update=0.0, finite=False)
@@ -164,8 +172,10 @@ def _distance(run: _Trained, reference: _Trained) -> Distance:
 
 
 def _farthest(run: tuple[_ByParameter, ...], reference: tuple[_ByParameter, ...]) -> tuple[float, str]:
-    """Return the largest relative distance of a parameter's gradients, and the parameter. A parameter's distance is the
-    lower quartile over the batches, so that activations that cross a kink in some batches do not count."""
+    """Return the largest relative L2 distance of a parameter's gradients, and the parameter.
+
+    `run` and `reference` have gradients of the same batches. A parameter's distance is the lower quartile over the
+    batches, so that activations that cross a kink in some batches do not count."""
     distances = {
         name: float(np.quantile([_relative(a[name], b[name]) for a, b in zip(run, reference, strict=True)], 0.25))
         for name in run[0]
@@ -173,8 +183,8 @@ def _farthest(run: tuple[_ByParameter, ...], reference: tuple[_ByParameter, ...]
     return _largest(distances)
 
 
-def _length(run: tuple[_ByParameter, ...], reference: tuple[_ByParameter, ...]) -> tuple[float, str]:
-    """Return the largest relative difference of the gradients' L2 norm for a kind of parameter, and the kind."""
+def _farthest_length(run: tuple[_ByParameter, ...], reference: tuple[_ByParameter, ...]) -> tuple[float, str]:
+    """Return the largest relative difference of the L2 norm of all gradients of a kind of parameter, and the kind."""
     kinds = grouped((_kind(name), name) for name in run[0])
 
     def squares(gradients: tuple[_ByParameter, ...], names: list[str]) -> float:
@@ -222,16 +232,18 @@ def _train(cell: Cell, rungs: list[Any], site: OpenDevice, steps: int) -> _Train
             losses.append(float(on_host(step.loss_value)))
         after = _by_parameter(step, _trained_array(step))
         change = {name: after[name] - values for name, values in before.items()}
-        seen |= _seen_of_optimizer(step)
+        seen |= _optimizer_properties(step)
     train = msgspec.structs.replace(_OPTIMIZER_SETTINGS, loss_scale=cell.train.loss_scale)
     with _session(msgspec.structs.replace(cell, train=train), rungs, site) as session:
         update = functools.reduce(lambda update, rung: rung.reference_update(update), rungs, sgd)
-        optimizer = _optimizer_error(session.step, train, train.loss_scale if "fp16" in cell.rungs else 1.0, update)
-    return _Trained(np.array(losses), gradients, change, seen, optimizer)
+        optimizer_distance = _optimizer_error(
+            session.step, train, train.loss_scale if "fp16" in cell.rungs else 1.0, update
+        )
+    return _Trained(np.array(losses), gradients, change, seen, optimizer_distance)
 
 
-class _Applied(chainer.FunctionHook):
-    """A context that records the applied functions and their inputs."""
+class _AppliedFunctions(chainer.FunctionHook):
+    """A context that records the functions that Chainer applies, and their inputs."""
 
     name = "tcbench.applied"
 
@@ -259,21 +271,21 @@ def _observe_gradients(session: ChainerSession, loss_scale: float) -> tuple[tupl
     gradients = []
     hooks = []
     for _ in range(GRADIENT_BATCHES):
-        with _Applied() as hook:
+        with _AppliedFunctions() as hook:
             for phase in compute:
                 phase.run()
         hooks.append(hook)
         batch = _by_parameter(step, lambda parameter: parameter.grad)
         # float32 is exact for what configs store, and precise enough for float64.
         gradients.append({name: (values / loss_scale).astype(np.float32) for name, values in batch.items()})
-    return tuple(gradients), {"launches": "several", **_seen_of_functions(*hooks[:2])}
+    return tuple(gradients), {"launches": "several", **_function_properties(*hooks[:2])}
 
 
 _CONVOLUTIONS = ("Convolution", "ConvolutionStats", "Im2colConvolution")
 
 
-def _seen_of_functions(first: _Applied, second: _Applied) -> dict[str, str]:
-    """Return properties that are observed in the functions of the first and second step."""
+def _function_properties(first: _AppliedFunctions, second: _AppliedFunctions) -> dict[str, str]:
+    """Return properties of a session that the functions applied in its first and second step show, by name."""
     convolutions = first.instances(*_CONVOLUTIONS)
     function, (x, w) = convolutions[0]
     filters_last = x.shape[3] == w.shape[3] and x.shape[1] != w.shape[1]
@@ -288,8 +300,8 @@ def _seen_of_functions(first: _Applied, second: _Applied) -> dict[str, str]:
     }
 
 
-def _seen_of_optimizer(step: Any) -> dict[str, str]:
-    """Return observed properties of a step's optimizer."""
+def _optimizer_properties(step: Any) -> dict[str, str]:
+    """Return properties of a session that the step's optimizer shows, by name."""
     optimizer = step.optimizer
     trained_array = _trained_array(step)
     masters = {str(trained_array(p).dtype) for _, p in _parameters(step.model) if str(p.array.dtype) in HALVES}
@@ -304,8 +316,9 @@ def _seen_of_optimizer(step: Any) -> dict[str, str]:
 
 
 def _optimizer_error(step: Any, train: TrainSettings, loss_scale: float, update: Update) -> tuple[float, str]:
-    """Return the largest distance of a few optimizer updates with random gradients from `update` in float64, and the
-    parameter."""
+    """Make a few updates with random gradients, by the step's optimizer and by `update` in float64.
+
+    Return the largest relative distance between the two changes of a parameter, and the parameter."""
     trained_array = _trained_array(step)
     # One pass makes gradients, whose dtypes are needed below.
     step.io()

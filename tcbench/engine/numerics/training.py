@@ -172,7 +172,7 @@ def _steps(
         if number in observed_steps:
             with FlowingGradients(step.model, lambda *gradient: flowing.append(gradient)):  # noqa: B023  (used at once)
                 step.backward()
-            _hand_over(number, step, flowing, observe)
+            _pass_gradients(number, step, flowing, observe)
         else:
             step.backward()
         for divide in step.preconditioner.phases if step.preconditioner else ():
@@ -180,14 +180,16 @@ def _steps(
         step.update()
         waiting.append(step.loss_value)
         if len(waiting) == CHECK_EVERY or number == job.setting.steps - 1:
-            _collect(job, step, losses, waiting)
+            _read_losses(job, step, losses, waiting)
             if progress:
                 progress(number + 1)
     return tuple(losses)
 
 
-def _hand_over(number: int, step: ChainerStep, flowing: list[tuple[Any, str, Any]], observe: Any) -> None:
-    """Give the step's gradients to the observer."""
+def _pass_gradients(number: int, step: ChainerStep, flowing: list[tuple[Any, str, Any]], observe: Any) -> None:
+    """Call `observe` for a step (see `train`), unless its loss is not finite.
+
+    `flowing` has the arguments of an `Observe` for the gradients of activations; those of weights are added here."""
     loss = float(on_host(step.loss_value))
     if not np.isfinite(loss):  # the run will end as diverged, so its gradients are of no interest
         return
@@ -202,8 +204,10 @@ def _hand_over(number: int, step: ChainerStep, flowing: list[tuple[Any, str, Any
     observe(number, loss, hand_over)
 
 
-def _collect(job: TrainingJob, step: ChainerStep, losses: list[float], waiting: list[Any]) -> None:
-    """Copy the waiting losses from the device. Raises DivergedError if a loss or gradients are not finite."""
+def _read_losses(job: TrainingJob, step: ChainerStep, losses: list[float], waiting: list[Any]) -> None:
+    """Move the losses in `waiting`, which are on the device, to `losses`.
+
+    Raises DivergedError if a loss or gradients are not finite."""
     for loss in waiting:
         value = float(on_host(loss))
         if not np.isfinite(value):

@@ -1,4 +1,4 @@
-"""A small thread pool that calls a function on every chunk of a piece of work.
+"""A small thread pool that calls a function on every chunk of an operation.
 
 Plain threads suffice because NumPy and BLAS release the interpreter lock. Callers choose chunks by the shape alone,
 never by the number of threads, so results are bit-identical for any number of threads.

@@ -128,6 +128,9 @@ def _disturbances(selector: str, state: GpuState, now: GpuSample) -> _Advice:
 
 
 def _clock_disturbances(set_by: str, state: GpuState, now: GpuSample) -> _Advice:
+    """Yield whether the SM clock is capped, locked or free to vary; nothing if its maximum is unknown.
+
+    `set_by` is the start of the command that sets it."""
     top, set_to = state.max_sm_clock_mhz, state.sm_clock_set_mhz
     if top is None:
         return
@@ -146,6 +149,7 @@ def _clock_disturbances(set_by: str, state: GpuState, now: GpuSample) -> _Advice
 
 
 def _other_processes(gpu: NvmlGpu, now: GpuSample) -> _Advice:
+    """Yield the other processes that use the GPU, memory that invisible processes hold, and load on the GPU."""
     processes = [process for process in gpu.processes() if process.pid != os.getpid()]
     for process in processes:
         holds = "" if process.memory_bytes is None else f" holds {process.memory_bytes / 2**30:.1f} GiB"
@@ -159,7 +163,7 @@ def _other_processes(gpu: NvmlGpu, now: GpuSample) -> _Advice:
 
 
 def _name(pid: int) -> str:
-    """Return the name of a process in parentheses, or an empty text."""
+    """Return the name of a process after a space and in parentheses, or "" if it is unknown."""
     try:
         return f" ({Path(f'/proc/{pid}/comm').read_text().strip()})"
     except OSError:

@@ -68,7 +68,7 @@ class CudaAccelerator(Accelerator):
         self._peak_bytes = 0
         # Keyed by id(): equal shapes give the same work object. Holding the work keeps its id from being reused.
         self._runs: dict[int, tuple[Run, Work]] = {}
-        self._staging = Staging(functools.partial(_pinned, cupy))
+        self._staging = Staging(functools.partial(_pinned_slot, cupy))
         self._capturing = False
         self._graph_buffers: list[Any] = []  # captured graphs have their addresses
         self._choices: list[PlanChoice] = []
@@ -143,7 +143,9 @@ class CudaAccelerator(Accelerator):
         return functools.partial(run, *[array.data.ptr for array in arrays])
 
     def _make(self, work: Work) -> Run:
-        """Return a function of addresses that does the work; find and tune its plan. Raises ValueError for float64."""
+        """Return a function of addresses that launches an operation. Finds and tunes its plan, if it needs one.
+
+        Raises ValueError for an operation on float64."""
         routes.check_dtypes(work)
         try:
             run: Run = getattr(self, f"_make_{work.kind}")(work)
@@ -157,7 +159,7 @@ class CudaAccelerator(Accelerator):
     def _make_graph(self, work: Work) -> Run:
         """Return a function that runs an operation by its cuDNN plan."""
         plan = self._plans.prepare(work)
-        self._choices.append(_choice(work, plan.facts))
+        self._choices.append(_plan_choice(work, plan.facts))
         self._reserve(plan.facts.workspace_bytes)
         memset = self._cupy.cuda.runtime.memsetAsync
         accumulated = graphs.accumulated_operands(work, self.properties.sm)
@@ -180,11 +182,13 @@ class CudaAccelerator(Accelerator):
         return self._with_workspace(*solver.prepare(work, self._kernels.prepare))
 
     def _with_workspace(self, run: Callable[[tuple[int, ...], int], None], n_bytes: int) -> Run:
+        """Return `run`, a function of the operands' addresses and a workspace of `n_bytes`, with the workspace set."""
         self._reserve(n_bytes)
         return lambda *addresses: run(addresses, self._workspace_address)
 
     def _reserve(self, n_bytes: int) -> None:
-        """Grow the workspace to at least `n_bytes`. All work shares it, since one stream runs one work at a time."""
+        """Grow the workspace to at least `n_bytes`. All operations share it, since one stream runs one operation at a
+        time."""
         if self._workspace is not None and self._workspace.nbytes >= n_bytes:
             return
         if self._workspace is not None and self._graph_pool.total_bytes():
@@ -266,12 +270,14 @@ class CudaAccelerator(Accelerator):
         return out_of_memory.from_error(error, self.properties.memory_bytes, self.peak_bytes())
 
 
-def _pinned(cupy: Any, n_bytes: int) -> Slot:
+def _pinned_slot(cupy: Any, n_bytes: int) -> Slot:
+    """Return a slot in new page-locked memory of the host."""
     memory = cupy.cuda.alloc_pinned_memory(max(n_bytes, 1))
     return Slot(np.frombuffer(memory, np.uint8, n_bytes), cupy.cuda.Event(block=True, disable_timing=True))
 
 
-def _choice(work: Work, facts: PlanFacts) -> PlanChoice:
+def _plan_choice(work: Work, facts: PlanFacts) -> PlanChoice:
+    """Return a record's facts about the plan that was chosen for an operation."""
     times = {timed.plan: timed.time_s for timed in facts.timed}
     first, budget_s = (facts.timed[0].time_s, facts.budget_s) if facts.timed else (None, None)
     chosen = (facts.plan, facts.workspace_bytes, facts.from_cache, times.get(facts.plan), first)
@@ -279,6 +285,7 @@ def _choice(work: Work, facts: PlanFacts) -> PlanChoice:
 
 
 def _properties(cupy: Any, index: int) -> GpuProperties:
+    """Return the properties of the GPU that CUDA calls `index`."""
     values = cupy.cuda.runtime.getDeviceProperties(index)
     return GpuProperties(
         name=values["name"].decode(errors="replace"),

@@ -21,7 +21,7 @@ INTERVAL_S = 0.1
 
 @dataclass(frozen=True)
 class Process:
-    """A process that holds GPU memory. `memory_bytes` is None if the driver does not tell."""
+    """A process that holds GPU memory. `memory_bytes` is None if the driver does not report it."""
 
     pid: int
     memory_bytes: int | None

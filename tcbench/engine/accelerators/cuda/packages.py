@@ -234,7 +234,8 @@ def newer_cupti(gpus: Gpus) -> tuple[str, str] | None:
 
 
 def trouble(part: Part) -> str | None:
-    """Return why a part does not work, in one line; None if it works. Loads it; NVRTC has to compile a kernel."""
+    """Return why a part does not work, in one line, or None if it works. The part is loaded; NVRTC compiles a
+    kernel."""
     try:
         _CHECKS[part.name]()
     except Exception as error:
@@ -249,6 +250,7 @@ def _compile() -> None:
 
 
 def _compile_here() -> None:
+    """Compile a kernel in this process. Raises if NVRTC does not work."""
     from cupy.cuda import nvrtc
 
     from tcbench.engine.accelerators.cuda.kernels.compile import compile_uncached

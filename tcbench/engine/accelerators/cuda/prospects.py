@@ -16,20 +16,22 @@ from tcbench.engine.work import Work
 from tcbench.hardware.gpus import GpuFile
 
 _Plans = dict[tuple[int, str], PlanFacts | NoPlan]
-"""Plans by workspace limit (bytes) and the work's key."""
+"""Plans by workspace limit (bytes) and the operation's key."""
 _Problems = dict[Work, str | None]
-"""Works of our own kernels, each with the reason why the kernel does not compile, or None."""
+"""Operations of our own kernels, each with the reason why the kernel does not compile, or None."""
 
 
 def forecast_works(
     works: Iterable[tuple[Work, int]], figures: GpuFile, *, fresh: bool, processes: int, progress: Progress
 ) -> Prospects:
-    """Forecast how the GPU would do each work within its workspace limit (see `DeviceKind.prospects`)."""
+    """Return how the GPU would do some operations within their workspace limits (see `DeviceKind.prospects`)."""
     works = tuple(works)
     plans, plans_unchecked = _plans(works, figures, fresh, processes, progress)
     problems, kernels_unchecked = _kernels((work for work, _ in works), figures, progress)
 
     def way(work: Work, limit: int) -> Way:
+        """Return how the GPU would do an operation: by a call of cuDNN, a kernel, or a plan within the limit
+        (bytes)."""
         if work.kind == "call":
             return Way(work.name)
         if work.kind == "kernel":
@@ -48,7 +50,7 @@ def forecast_works(
 def _plans(
     works: Iterable[tuple[Work, int]], figures: GpuFile, fresh: bool, processes: int, progress: Progress
 ) -> tuple[_Plans, str | None]:
-    """Return cuDNN's plans, or the reason why plans cannot be searched for on this machine."""
+    """Return cuDNN's plans, and why plans cannot be searched for on this machine, or None if they can."""
     by_limit = grouped(dict.fromkeys((limit, work) for work, limit in works if work.kind == "graph"))
     total = sum(len(graphs) for graphs in by_limit.values())
     plans: _Plans = {}
@@ -68,7 +70,9 @@ def _plans(
 
 
 def _kernels(works: Iterable[Work], figures: GpuFile, progress: Progress) -> tuple[_Problems, str | None]:
-    """Compile our kernels for the works. Return each failure by work, or the reason why none can be compiled here."""
+    """Compile our kernels for these operations.
+
+    Return each operation's problem, or None if its kernel compiles; and why no kernel can be compiled here, or None."""
     launches = {work: launch_of(work) for work in dict.fromkeys(works) if work.kind == "kernel"}
     distinct = list(dict.fromkeys((launch.source, launch.defines) for launch in launches.values()))
     problems: dict[tuple[str, tuple[str, ...]], str | None] = {}

@@ -1,7 +1,7 @@
 """Kronecker factors by cuBLAS and their inverses by cuSOLVER, through CuPy's bindings.
 
 Both libraries are column-major, so our lower triangle is their upper triangle. Calls run on the current stream, and
-CuPy refuses them while that stream captures. CuPy is imported when a work is prepared."""
+CuPy refuses them while that stream captures. CuPy is imported when an operation is prepared."""
 
 import ctypes
 from collections.abc import Callable
@@ -20,9 +20,9 @@ Solver = tuple[Callable[[tuple[int, ...], int], None], int]
 
 
 def prepare(work: Work, kernel: Callable[[Work], Callable[..., None]]) -> Solver:
-    """Prepare a work on the current device and stream. `kernel` prepares the work of one of our own kernels.
+    """Prepare an operation on the current device and stream. `kernel` prepares one that our own kernels do.
 
-    Raises SelectionError if cuBLAS or cuSOLVER does not load, ValueError for other works."""
+    Raises SelectionError if cuBLAS or cuSOLVER does not load, ValueError for an operation that neither does."""
     if isinstance(work, KroneckerFactor):
         return _factor(work)
     if isinstance(work, CholeskyInverse):
@@ -31,6 +31,7 @@ def prepare(work: Work, kernel: Callable[[Work], Callable[..., None]]) -> Solver
 
 
 def _library(name: str) -> Any:
+    """Return CuPy's module "cublas" or "cusolver". Raises SelectionError if it does not load."""
     import cupy
 
     try:
@@ -67,6 +68,7 @@ def _factor(work: KroneckerFactor) -> Solver:
     wide, compute, algorithm = runtime.CUDA_R_32F, blas.CUBLAS_COMPUTE_32F, blas.CUBLAS_GEMM_DEFAULT
 
     def multiply_16_bits(addresses: tuple[int, ...], _workspace: int) -> None:
+        """Add the product to the factor by gemm, which reads 16 bits and writes float32."""
         x, factor = addresses
         blas.gemmEx(
             *(handle, op_a, op_b, size, size, samples, address(alpha), x, narrow, leading, x, narrow, leading),
@@ -90,6 +92,7 @@ def _inverse(work: CholeskyInverse, kernel: Callable[[Work], Callable[..., None]
     info_offset = scratch_offset + round_up(4 * lwork, _ALIGNMENT)
 
     def run(addresses: tuple[int, ...], workspace: int) -> None:
+        """Move the matrix to the workspace, decompose it, and solve for every column of the identity."""
         x, info = addresses
         potrf_info = workspace + info_offset
         begin(x, workspace)

@@ -1,1 +1,1 @@
-"""A GPU that is not there: the host's side runs for real, the device's takes the time that its card's figures imply."""
+"""Simulated GPUs: the program on the host really runs, and launches take the time that a GPU's figures imply."""

@@ -80,18 +80,18 @@ class VirtualAccelerator(Accelerator):
     def copy(self, source: Array, target: Array) -> None:
         check_copy(source, target)
         if isinstance(source, VirtualArray):
-            self.stream.put(self._copying("memcpy DtoD", target.nbytes, self._model.in_memory_s(2 * target.nbytes)))
+            self.stream.put(self._copy_task("memcpy DtoD", target.nbytes, self._model.in_memory_s(2 * target.nbytes)))
             return
         # The host copies into a buffer, as it does for a real GPU.
         capturing = self.stream.capturing
         slot = (self._staging.make if capturing else self._staging.next)(source.nbytes)
         slot.fill(source)
-        self.stream.put(self._copying("memcpy HtoD", target.nbytes, self._model.over_link_s(target.nbytes)))
+        self.stream.put(self._copy_task("memcpy HtoD", target.nbytes, self._model.over_link_s(target.nbytes)))
         if not capturing:
             slot.event.record(self.stream)
 
     def download(self, array: Array) -> Any:
-        self.stream.put(self._copying("memcpy DtoH", array.nbytes, self._model.over_link_s(array.nbytes)))
+        self.stream.put(self._copy_task("memcpy DtoH", array.nbytes, self._model.over_link_s(array.nbytes)))
         self.stream.synchronize()
         return np.zeros(array.shape, array.dtype)
 
@@ -102,9 +102,9 @@ class VirtualAccelerator(Accelerator):
         return prepared[0] if prepared is not None else self._make(work, arrays)
 
     def _make(self, work: Work, arrays: tuple[Array, ...]) -> Callable[[], None]:
-        """Return a function that puts the work on the stream.
+        """Return a function that puts an operation on the stream.
 
-        Raises ValueError for work on float64, and for arrays that do not match the work's operands."""
+        Raises ValueError for an operation on float64, and for arrays that do not match its operands."""
         check(work, arrays)
         routes.check_dtypes(work)
         # All work shares a workspace of the largest size allowed, since cuDNN's choice of plans is unknown.
@@ -145,7 +145,8 @@ class VirtualAccelerator(Accelerator):
         if self.stream.listener is not None:
             self.stream.listener.decoding(begin_ns, end_ns)
 
-    def _copying(self, name: str, n_bytes: int, seconds: float) -> Task:
+    def _copy_task(self, name: str, n_bytes: int, seconds: float) -> Task:
+        """Return a task that copies `n_bytes` in `seconds`. `name` is the copy's name in timelines."""
         return self._task("copy", name, "cudaMemcpyAsync", "copy", seconds, n_bytes)
 
     def _task(

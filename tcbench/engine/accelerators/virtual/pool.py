@@ -101,6 +101,7 @@ class BestFitPool:
             reported_ns += _now() - since_ns
 
         def overhead_ns() -> int:
+            """Return the mean time of a call that was not reported."""
             nonlocal reported_ns
             reported_ns, begin_ns = 0, _now()
             for _ in range(_CALLS):
@@ -158,6 +159,7 @@ class BestFitPool:
         self._put(rest)
 
     def _put(self, chunk: _Chunk) -> None:
+        """Mark a chunk as free, and add it to the free chunks of its size."""
         chunk.is_free = True
         stack = self._free.get(chunk.size)
         if stack is None:
@@ -201,6 +203,9 @@ class BestFitPool:
         return chunk
 
     def _take_after_freeing(self, size: int) -> bool:
+        """Return unused blocks to the device, if necessary after a garbage collection, and take memory for a block.
+
+        Return whether there was enough."""
         self._free_blocks()
         if self._device.take(size):
             return True

@@ -79,6 +79,7 @@ class Stream:
         task = Task("kernel", "", "", 2_000, 0)
 
         def overhead_ns() -> int:
+            """Return the mean time of a call beyond the task's time in the driver."""
             begin = _now()
             for _ in range(_CALLS):
                 self.put(task)

@@ -62,7 +62,7 @@ class OneDnnAccelerator(HostArrays):
     def _choose(self, work: w.Work) -> Choice | None:
         """Return oneDNN's implementation of an operation, from the process-wide cache if it is there; None if NumPy
         must do it."""
-        choose, prepared = _CHOOSE.get(type(work)), self.engine.prepared
+        choose, prepared = _CHOOSERS.get(type(work)), self.engine.prepared
         if choose is not None and work.key not in prepared:
             try:
                 if type(work) in _CONVERTING or self.engine.converts(_dtype(work)):
@@ -86,7 +86,7 @@ _CONVERTING = (
     *(w.ToSingle, w.ToHalf, w.Unscale, w.BatchedUpdate, w.PackGradients),
 )
 """Operations that convert 16-bit operands themselves."""
-_CHOOSE: dict[type[w.Work], Callable[..., Choice]] = {
+_CHOOSERS: dict[type[w.Work], Callable[..., Choice]] = {
     **dict.fromkeys((w.ConvFprop, w.ConvDgrad, w.ConvWgrad), convolution.choose),
     **dict.fromkeys((w.BatchNormForward, w.BatchNormBackward), batch_norm.choose),
     w.Relu: pointwise.relu,
@@ -101,3 +101,5 @@ _CHOOSE: dict[type[w.Work], Callable[..., Choice]] = {
     w.BatchedUpdate: update.batched,
     w.PackGradients: update.pack,
 }
+"""Functions from an engine and an operation to oneDNN's implementation of it, by type of operation. They raise
+Unimplemented if there is none."""

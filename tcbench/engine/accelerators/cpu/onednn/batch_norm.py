@@ -233,7 +233,7 @@ def _compiled() -> ctypes.CDLL | None:
 
 
 def matches_numpy(functions: ctypes.CDLL) -> bool:
-    """Check a compiled batch_norm.c: forward and backward agree with NumPy up to rounding."""
+    """Return whether the forward and backward pass of a compiled batch_norm.c agree with NumPy up to rounding."""
     rng, scratch = np.random.default_rng(0), np.empty(1 << 15, np.uint8)
     bind = PythonTeam(lambda _: None, None).bind
     tolerances: dict[DType, float] = {"float32": 1e-5, "float16": 2e-3, "bfloat16": 1e-2}

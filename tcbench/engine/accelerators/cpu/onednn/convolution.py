@@ -66,7 +66,9 @@ _LEAST_FILTERS = 32
 def _cut(
     engine: Engine, work: _Pass, part: Conv2d, stored: dict[str, Descriptor], steps: dict[str, int], slices: int
 ) -> list[Choice]:
-    """Return oneDNN's convolutions cut into slices of geometry `part`. `steps` and `stored`: see Binding, by array."""
+    """Return oneDNN's convolutions cut into slices of geometry `part`.
+
+    `stored` and `steps` are by name of the array (x, w or y); see `Binding`."""
     arguments = _ARGUMENTS[type(work)]
     operands = [
         Binding(index, stored[name], written=i == len(arguments) - 1, step=steps[name])
@@ -77,7 +79,7 @@ def _cut(
 
 
 def _lazy(engine: Engine, described: int, operands: list[Binding], slices: int) -> Choice:
-    """Return a described primitive that is created when it is first bound."""
+    """Return the choice of a described primitive, which is created when it is first bound."""
     return lazy(engine.implementation(described), functools.partial(engine.primitive, described, operands, slices))
 
 

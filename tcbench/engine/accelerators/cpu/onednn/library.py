@@ -433,6 +433,7 @@ class Engine:
         return self.primitive(described, [source, target], slices)
 
     def _describe_reorder(self, source: Descriptor, target: Descriptor, attributes: int) -> int:
+        """Return the handle of the description of a copy from one array to another. Raises Unimplemented."""
         return self._create(
             "reorder_primitive_desc_create", source.handle, self._engine, target.handle, self._engine, attributes
         )
@@ -483,6 +484,7 @@ class Engine:
         return Descriptor(handle, int(self._library.dnnl_memory_desc_get_size(handle)))
 
     def _create(self, function: str, *arguments: Any) -> int:
+        """Call a function of oneDNN that creates an object, and return the object's handle."""
         handle = c_void_p()
         self._call(function, byref(handle), *arguments)
         return handle.value or 0
@@ -516,7 +518,10 @@ Place = ArrayPlace | ScratchPlace
 
 
 class PreparedPrimitive:
-    """A call of a oneDNN primitive with a memory object for each argument."""
+    """A call of a oneDNN primitive with a memory object for each argument.
+
+    `call` is what a team runs. Before that, `bind_scratch` and the addresses of `array_arguments` must be set: each is
+    a memory object, the position of its array, and the offset in that array in bytes."""
 
     def __init__(
         self,

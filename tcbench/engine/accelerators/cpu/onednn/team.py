@@ -93,7 +93,7 @@ class Team:
         return lambda: run(team, table, n)
 
     def places(self, arguments: Sequence[tuple[int, int, int]]) -> Callable[[Addresses], int]:
-        """Return a function that takes the addresses of arrays and tells oneDNN where its arguments are.
+        """Return a function that takes the addresses of arrays and sets those of oneDNN's arguments.
 
         An argument is a oneDNN memory object, the index of its array, and the offset in that array in bytes. The
         function returns oneDNN's first non-zero status."""
@@ -107,7 +107,7 @@ def _array(kind: Any, elements: Sequence[Any]) -> Any:
 
 
 class PythonTeam:
-    """The same on threads of Python, for machines without a C compiler."""
+    """A team with the methods of `Team` that uses Python's threads, for machines without a C compiler."""
 
     def __init__(self, set_threads: Any, set_handle: Any) -> None:
         self._set_threads, self._set_handle = set_threads, set_handle

@@ -131,7 +131,10 @@ class _Timings:
         return tuple(map(min, zip(*self.by_process.values(), strict=True)))
 
     def suffice(self, engine: Engine) -> bool:
-        """Return whether this process can choose without measuring: in a gate if both sides have added their times."""
+        """Return whether this process can choose without measuring.
+
+        In a gate it can if both sides have added their times. Otherwise PROCESSES processes must have added theirs, not
+        under other load unless there is such load now."""
         if messages.side():
             return len(self.by_process) > 1
         return len(self.by_process) >= PROCESSES and (not self.disturbed or _is_disturbed(engine))

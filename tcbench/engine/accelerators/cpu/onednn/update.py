@@ -135,7 +135,7 @@ def _by_c(functions: ctypes.CDLL, work: w.BatchedUpdate) -> Callable[..., None]:
 
 
 def _matches_numpy(functions: ctypes.CDLL) -> bool:
-    """Check a compiled update.c: all results are equal to NumPy's bit by bit.
+    """Return whether all results of a compiled update.c are equal to NumPy's bit by bit.
 
     The cases include 16-bit and float32 parameters, values that overflow or are halfway between two 16-bit numbers, and
     gradients that are not finite."""
@@ -174,7 +174,9 @@ def _matches_numpy(functions: ctypes.CDLL) -> bool:
 
 
 def _conversions_match_numpy(functions: ctypes.CDLL, stored: np.dtype[Any]) -> bool:
-    """Check conversions in both directions: of every 16-bit value, and of float32 numbers between 16-bit values."""
+    """Return whether update.c converts like NumPy, to and from the 16-bit dtype `stored`.
+
+    All 16-bit values are converted, and float32 numbers between them."""
 
     def agree(source: Array, target: Array, code: int) -> bool:
         """Return whether the C function converts every number like NumPy; all NaN count as equal."""

@@ -31,7 +31,7 @@ _COMPUTED_IN: dict[np.dtype[Any], np.dtype[Any]] = {
 Convert = Callable[[Array, Array], object]
 """A function that copies an array to another one and converts the dtype."""
 Operation = Callable[[Any, "Operands"], None]
-"""A function that computes a piece of work on its operands."""
+"""A function that computes an operation on its operands."""
 OPERATIONS: dict[type[Work], Operation] = {}
 """The NumPy operation for each kind of work."""
 
@@ -50,7 +50,7 @@ def assign(source: Array, target: Array) -> None:
 
 
 class Operands:
-    """The arrays of a piece of work by operand name.
+    """The arrays of an operation by operand name.
 
     Each operand is an attribute: its array in the dtype of computation. If that is the stored dtype, the attribute is
     the stored array itself, so that "inout" operands can be updated in place.
@@ -136,23 +136,23 @@ def computes(*kinds: type[Work], cut: str = "") -> Callable[[Operation], Operati
 
 
 def make_operands(work: Work, *arrays: Array, exact: bool = False, convert: Convert = assign) -> Operands:
-    """Return the operands of a piece of work from arrays in the order of `work.operands`."""
+    """Return the operands of an operation from arrays in the order of `work.operands`."""
     shapes = zip(_shapes(work), arrays, strict=True)
     return Operands({name: array.reshape(shape) for (name, shape), array in shapes}, exact, convert)
 
 
 def make_launch(work: Work, *arrays: Array, exact: bool = False, convert: Convert = assign) -> Callable[[], None]:
-    """Return a function that computes a piece of work on arrays in the order of its operands."""
+    """Return a function that computes an operation on arrays in the order of its operands."""
     return functools.partial(run, work, make_operands(work, *arrays, exact=exact, convert=convert))
 
 
 def compute(work: Work, *arrays: Array) -> None:
-    """Compute a piece of work on arrays in the order of its operands."""
+    """Compute an operation on arrays in the order of its operands."""
     make_launch(work, *arrays)()
 
 
 def run(work: Work, a: Operands) -> None:
-    """Compute a piece of work on its operands, without warnings about overflow or NaN."""
+    """Compute an operation on its operands, without warnings about overflow or NaN."""
     with np.errstate(all="ignore"):
         OPERATIONS[type(work)](work, a)
 

@@ -1,4 +1,5 @@
-"""cuDNN's plans for a GPU that this machine lacks: whether there is a plan for each work, which one, its workspace.
+"""cuDNN's plans for a GPU that this machine lacks: whether there is a plan for each operation, which one, its
+workspace.
 
 With `build`, cuDNN compiles each plan for that GPU, which proves that the plan builds. This takes a core for up to a
 second per batch normalisation. Without `build`, plans that would have to be compiled are judged by their configuration.
@@ -37,7 +38,8 @@ def plan_all(
     progress: Progress | None = None,
     cache: Cache | None = None,
 ) -> dict[str, Answer]:
-    """Return the plan of each work, or why there is none, by `work.key` in the order of `works`. Raises LibraryError.
+    """Return the plan of each operation, or why there is none, by `work.key` in the order of `works`. Raises
+    LibraryError.
 
     Answers come from the cache if possible. If a worker dies, only the work that it was planning fails; this failure is
     not cached."""
@@ -69,7 +71,7 @@ def plan_all(
 
 
 def _answer(gpu: GpuFile, workspace_limit: int, build: bool, work: Work) -> Answer | str:
-    """Return a work's plan or NoPlan; for any other error, a text that describes it."""
+    """Return an operation's plan or NoPlan; for any other error, a text that describes it."""
     try:
         return plan_without_device(work, gpu, workspace_limit, build=build)
     except NoPlan as no_plan:

@@ -45,7 +45,7 @@ def build(
 
 
 def _untuned(gpu: GpuProperties, works: Iterable[tuple[Work, CudnnSettings]]) -> list[tuple[Work, int]]:
-    """Return the works whose plans a trial will time, each with its workspace limit."""
+    """Return the operations whose plans a trial will time, each with its workspace limit in bytes."""
     tuned = plans.plan_cache(messages.fresh_autotune())
     limited = ((work, settings.workspace_bytes) for work, settings in works if settings.autotune)
     return [
@@ -58,7 +58,7 @@ def _untuned(gpu: GpuProperties, works: Iterable[tuple[Work, CudnnSettings]]) ->
 def missing_works(
     gpu: GpuProperties, works: Iterable[tuple[Work, int]], most: float
 ) -> tuple[list[tuple[Work, int]], int]:
-    """Return the works whose first `most` plans are not compiled yet, and how many plans the other works have."""
+    """Return the operations whose first `most` plans are not compiled yet, and the number of plans of the others."""
     cache = plans.built_cache()
     missing, n_compiled = [], 0
     for work, limit in works:
@@ -89,7 +89,7 @@ def compile_for(
 
 
 def _mismatch_line(gpu: GpuProperties, works: Sequence[tuple[Work, int]]) -> str:
-    """Return why existing plans are not used; empty if there are none, or if no work needs one."""
+    """Return why existing plans are not used; "" if there are none, or if no operation needs one."""
     cache, folder = plans.built_cache(), plans.built_folder()
     for key in Cache(folder).keys() if works else ():
         needed = plans.built_key(works[0][0], gpu, works[0][1])
@@ -109,7 +109,7 @@ def _properties(index: int) -> str:
 
 
 def _build(properties: str, gpu: GpuProperties, most: float, limited: tuple[Work, int]) -> None:
-    """Build and cache the plans of a (work, workspace limit)."""
+    """Build and cache the plans of an operation with a workspace limit (bytes). Errors are left to the trial."""
     work, limit = limited
     try:
         search = plans.Search(work, graphs.absent_target(properties, gpu.sm), gpu.sm, limit)

@@ -68,7 +68,7 @@ class CupyWorkbench:
         self._begin, self._end = cupy.cuda.Event(), cupy.cuda.Event()
 
     def addresses(self, work: Work) -> Sequence[int]:
-        """Return device addresses of buffers for the work's operands, in order, filled with random values."""
+        """Return device addresses of buffers for the operation's operands, in order, filled with random values."""
         self._buffers = [self._buffer(operand.shape, operand.dtype) for operand in work.operands]
         return [int(buffer.data.ptr) for buffer in self._buffers]
 
@@ -135,7 +135,7 @@ def fastest(
                 if time_s < GAP_HIDES_S:
                     time_s = min(bench.times_s(run, TRIAL_REPEATS, RUNS_PER_REPEAT))
                 if best is None or time_s < HOPELESS * best[0]:
-                    time_s = statistics.median(bench.times_s(run, *_look(time_s)))
+                    time_s = statistics.median(bench.times_s(run, *_repeats_and_runs(time_s)))
         except RuntimeError as error:
             _LOG.info("plan %s does not run and is left out: %s", plan, error)
             failure = error
@@ -154,7 +154,7 @@ def least_times(timed: Sequence[PlanTime], other: Sequence[PlanTime]) -> tuple[P
     return tuple(dataclasses.replace(plan, time_s=min(plan.time_s, times_s.get(plan.plan, math.inf))) for plan in timed)
 
 
-def _look(time_s: float) -> tuple[int, int]:
+def _repeats_and_runs(time_s: float) -> tuple[int, int]:
     """Return how many repeats, and runs per repeat, to time a plan that takes about `time_s`."""
     runs = LOOK_S / max(time_s, 1e-9)
     if runs >= REPEATS:

@@ -136,7 +136,8 @@ def _relu(lib: Library) -> c_void_p:
 
 
 def prepare_call(work: Work, handle: int, lib: Library | None = None) -> Call:
-    """Prepare the call that does a work on the stream of `handle`, a cudnnHandle_t. The function raises CallError.
+    """Prepare the call that does an operation on the stream of `handle`, a cudnnHandle_t. The function raises
+    CallError.
 
     Raises CallError, LibraryError; ValueError for work that these calls cannot do."""
     if not isinstance(work, BatchNormCallForward | BatchNormCallBackward):
@@ -182,11 +183,12 @@ def _with_addresses(lib: Library, name: str, work: Work, constants: Mapping[str,
     """Return the function `name` with all arguments set but the addresses of operands and workspace."""
     arguments, operands = _ARGUMENTS[name].split(), [operand.name for operand in work.operands]
     constant_names = [argument for argument in arguments if argument not in (*operands, "workspace")]
-    fixed = tuple(map(constants.get, constant_names))  # None: an operand that this work lacks
+    fixed = tuple(map(constants.get, constant_names))  # None: an operand that this operation lacks
     order, function = (*constant_names, "workspace", *operands), lib.bare(name)
     in_order = operator.itemgetter(*map(order.index, arguments))
 
     def run(addresses: Sequence[int], workspace: int) -> None:
+        """Make the call on the operands at these addresses. Raises CallError."""
         if len(addresses) != len(operands):
             raise ValueError(f"{name}: expected {len(operands)} addresses, got {len(addresses)}")
         if status := function(*in_order((*fixed, workspace, *addresses))):
@@ -203,7 +205,7 @@ _ALPHA, _BETA = c_void_p(ctypes.addressof(_ONE)), c_void_p(ctypes.addressof(_ZER
 def _reserve_bytes(norm: Norm, lib: Library, constants: Mapping[str, Any]) -> int:
     """Return the size of the reserve space that cuDNN needs.
 
-    Raises CallError if a batch normalisation with ReLU needs more than the work's operand has."""
+    Raises CallError if a batch normalisation with ReLU needs more than the operation's operand has."""
     needed, limit = _size_bytes(lib, _RESERVE_SIZE, constants), reserve_bytes(norm)
     if norm.relu and needed > limit:
         raise CallError(

@@ -60,7 +60,7 @@ def empty(target: dict[str, Any], **settings: Any) -> Any:
 
 
 def deselected_notes(work: w.Work) -> tuple[str, ...]:
-    """Return cuDNN's names of the numerical properties that a plan for this work must not have.
+    """Return cuDNN's names of the numerical properties that a plan for this operation must not have.
 
     Strict float32 excludes Tensor Cores, which would round its inputs. 16-bit types must accumulate in float32."""
     conv: w.Conv2d | None = getattr(work, "conv", None)
@@ -72,7 +72,7 @@ def deselected_notes(work: w.Work) -> tuple[str, ...]:
 
 
 def is_matrix_product(work: w.Work, sm: int) -> bool:
-    """Return whether to pass a work to cuDNN as a matrix product: a 1x1 convolution of one image on Tensor Cores.
+    """Return whether to pass an operation to cuDNN as a matrix product: a 1x1 convolution of one image on Tensor Cores.
 
     cuDNN's convolutions on Tensor Cores often copy the image (in NCHW always), which may hold a whole batch
     (`work.product`). Its matrix products do not copy, but have plans only for Tensor Cores: 16 bits or TF32."""
@@ -108,7 +108,7 @@ def dims(shape: tuple[int, ...], layout: w.Layout) -> _Dims:
 
 
 class _Tensors:
-    """The tensors of a graph, created from the operands of its work by name."""
+    """The tensors of a graph, created from the operands of its operation by name."""
 
     def __init__(self, cudnn: Any, graph: Any, work: w.Work, as_matrices: bool) -> None:
         self.cudnn = cudnn
@@ -271,7 +271,7 @@ _BUILDERS: dict[type[w.Work], Callable[[_Tensors, Any], Any]] = {
 
 @functools.lru_cache(maxsize=8)
 def absent_target(properties: str, sm: int) -> dict[str, Any]:
-    """Return the target that `define` needs to plan without using the GPU.
+    """Return the `target` with which `build_graph` plans without using the GPU.
 
     `properties`: the GPU's, in cuDNN's JSON form. There is no `sm_count`, as with a handle: with it, cuDNN 9.19 and
     9.28 refuse their Hopper engine."""

@@ -47,7 +47,7 @@ TRIALS_PER_ENTRY = 2
 
 
 def compiled_timed(budget_s: float) -> float:
-    """Return how many runtime-compiled plans of a work a trial with this tuning budget times."""
+    """Return how many runtime-compiled plans of an operation a trial with this tuning budget times."""
     return RUNTIME_COMPILED_TIMED * max(1.0, budget_s / 60)
 
 
@@ -124,7 +124,7 @@ class BuiltPlan:
 
 
 class Search:
-    """A search through the plans that cuDNN's heuristic offers for a work, which builds plans one at a time.
+    """A search through the plans that cuDNN's heuristic offers for an operation, which builds plans one at a time.
 
     Plans in `built` are not built again. Plans over the workspace limit are rejected: by cuDNN before building if the
     engine knows its workspace, otherwise here after building. Raises NoPlan if cuDNN has no engine for the work."""
@@ -145,7 +145,7 @@ class Search:
             self.graph.create_execution_plans([cudnn.heur_mode.A, cudnn.heur_mode.FALLBACK])
         except cudnn.cudnnGraphNotSupportedError as error:
             _LOG.debug("%s: %s", work.key, error)
-            raise NoPlan(self._no("has no plan")) from None
+            raise NoPlan(self._message("has no plan")) from None
         notes = graphs.deselected_notes(work)
         if notes:
             self.graph.deselect_numeric_notes([getattr(cudnn.numerical_note, note) for note in notes])
@@ -252,11 +252,11 @@ class Search:
         limit = f"a workspace of {self._limit / _MIB:.0f} MiB"
         if self._too_large:
             least = f"the smallest needs {min(self._too_large) / _MIB:.0f} MiB"
-            return NoPlan(self._no(f"has no plan that fits in {limit} ({least})"))
+            return NoPlan(self._message(f"has no plan that fits in {limit} ({least})"))
         if self._failures or not graphs.deselected_notes(self._work):
-            reason = self._no("has no plan that can be built") + _cause(self._failures)
+            reason = self._message("has no plan that can be built") + _cause(self._failures)
             return NoPlan(reason, lasting=not self._failures)
-        return NoPlan(self._no("has no plan that computes in float32"))
+        return NoPlan(self._message("has no plan that computes in float32"))
 
     def _build(self, place: int, plan: str) -> PlanCandidate | None:
         """Build a plan, and return it as a candidate; None if it cannot be built within the workspace limit."""
@@ -286,8 +286,8 @@ class Search:
         notes = self.graph.get_behavior_notes_for_plan_at_index(place)
         return self._cudnn.behavior_note.RUNTIME_COMPILATION in notes
 
-    def _no(self, problem: str) -> str:
-        """Return an error message about this operation on this GPU."""
+    def _message(self, problem: str) -> str:
+        """Return an error message about this operation on this GPU. `problem` is its verb, such as "has no plan"."""
 
         work: Any = self._work
         shape: Any = work.conv if hasattr(work, "conv") else work.norm
@@ -328,7 +328,7 @@ def cache_key(
 
 
 def built_key(work: Work, gpu: GpuProperties, workspace_bytes: int) -> Key:
-    """Return the cache key of a work's plans that were built ahead.
+    """Return the cache key of an operation's plans that were built ahead.
 
     It contains the chip (compute capability and multiprocessors) but not the card's name: an H100 and an H200 can use
     each other's plans."""
@@ -361,7 +361,7 @@ def from_entry(entry: Entry | None) -> PlanFacts | NoPlan | None:
 
 
 def built_to_entry(built: Mapping[str, BuiltPlan], requested: float, trials: int = 0) -> Entry:
-    """Return the cache entry of a work's built plans, by tag; their bytes are concatenated.
+    """Return the cache entry of an operation's built plans, by tag; their bytes are concatenated.
 
     `requested`: the number of plans that were to be compiled (fewer may exist). `trials`: the number of trials that
     took them and did not finish tuning."""
@@ -404,7 +404,7 @@ class ReadyPlan:
         self._address = ctypes.addressof(self._pointers)
 
     def __call__(self, addresses: Sequence[int], workspace: int) -> None:
-        """Run on device addresses in the order of the work's operands. Raises where cuDNN refuses."""
+        """Run on device addresses in the order of the operation's operands. Raises where cuDNN refuses."""
         pointers = self._pointers
         pointers[: self._n_operands] = addresses
         for slot, operand in self._repeated:
@@ -432,7 +432,7 @@ class Plans:
     _tuned: int = field(default=0, init=False)
 
     def prepare(self, work: Work) -> ReadyPlan:
-        """Return the plan for a work, from the cache or searched for (and timed) now. Raises NoPlan."""
+        """Return the plan for an operation, from the cache or searched for (and timed) now. Raises NoPlan."""
         autotuned = self.workbench is not None
         key = cache_key(work, self.properties, self.workspace_bytes, autotuned=autotuned, present=True)
         if side := messages.side():
@@ -464,7 +464,7 @@ class Plans:
         return bool(cached.left_out) and cached.budget_s < self.tuning_budget_s and (cached.cut or more)
 
     def _find(self, work: Work, key: Key, cached: PlanFacts | None, data: bytes) -> ReadyPlan:
-        """Search for a work's plan and cache it.
+        """Search for an operation's plan and cache it.
 
         `cached` and `data`: facts and serialized plan of an earlier process that had less tuning time.
         Its times are reused."""
@@ -536,7 +536,7 @@ class Plans:
     def _search(
         self, work: Work, ahead: Mapping[str, BuiltPlan], cached: PlanFacts | None, started: float
     ) -> tuple[Search, PlanFacts]:
-        """Time a work's candidates and choose the fastest; without a workbench choose the heuristic's first.
+        """Time an operation's candidates and choose the fastest; without a workbench choose the heuristic's first.
 
         Times in `cached` are reused. In a gate they are the other side's, and the lesser time of a plan counts."""
         search = Search(work, {"handle": self.handle}, self.properties.sm, self.workspace_bytes, ahead)
@@ -597,11 +597,12 @@ class Plans:
 
 
 def _facts(search: Search, chosen: PlanCandidate, **tuning: Any) -> PlanFacts:
+    """Return the facts of the chosen plan. `tuning` has the fields of `PlanFacts` about autotuning."""
     return PlanFacts(chosen.plan, chosen.workspace_bytes, chosen.place, search.offered, **tuning)
 
 
 def restore(data: bytes, target: dict[str, Any]) -> Any:
-    """Return a graph with the plan that was serialized as `data`. `target`: see `graphs.define`."""
+    """Return a graph with the plan that was serialized as `data`. `target`: see `graphs.build_graph`."""
     graph = graphs.empty(target)
     graph.deserialize(data)
     return graph

@@ -31,7 +31,7 @@ class Kernels:
         self._modules: dict[tuple[str, tuple[str, ...]], Any] = {}
 
     def prepare(self, work: Work, launch: KernelLaunch | None = None) -> Launch:
-        """Return a function of the addresses of the work's arrays that launches its kernel on the current stream.
+        """Return a function of the addresses of the operation's arrays that launches its kernel on the current stream.
 
         `launch` replaces `launch_of(work)`. Raises the errors of `launch_of` and `compile_kernel`."""
         from cupy.cuda import driver
