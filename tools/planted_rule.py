@@ -23,6 +23,14 @@ from typing import Any
 
 # Functions that were renamed, or whose code moved to another function. Functions that only moved need no entry.
 RENAMED = [
+    (
+        "tcbench.engine.backends.chainer.network._tree.operation",
+        "tcbench.engine.backends.chainer.network._builder.operation",
+    ),
+    (
+        "tcbench.backends.chainer.optimizers.BatchedSGD.read",
+        "tcbench.engine.backends.chainer.optimizers.BatchedSGD.use_gradients",
+    ),
     ("tcbench.cli.app._one_line", "tcbench.show.app._one_line_usage_errors"),
     ("tcbench.numerics.worker.Counting.gradients", "tcbench.engine.numerics.worker.GradientCounter.gradients"),
     ("tcbench.tracing.attribution.assemble.at", "tcbench.tracing.attribution.assemble.seconds"),
