@@ -27,7 +27,10 @@ for _module in itertools.chain.from_iterable(GROUPS.values()):
 
 
 def main() -> NoReturn:
-    """Run the command line. An error that the user can fix is one line on standard error and an exit code."""
+    """Run the command line and exit.
+
+    An error is one line on standard error and an exit code; --debug also prints the traceback.
+    """
     variables.prepare()
     debug = "--debug" in sys.argv[1:] or bool(os.environ.get("TCBENCH_DEBUG"))
     sys.argv[1:] = [word for word in sys.argv[1:] if word != "--debug"]

@@ -18,11 +18,11 @@ DOCUMENTS = "numerics-*.json"
 
 
 def training_evidence(requested: Sequence[Path], paths: Sequence[Path]) -> tuple[EvidenceSource, ...]:
-    """Return sources that judge claims by training documents, at most one for a single rank and one for many.
+    """Return sources that judge claims by training documents: at most one for a single rank and one for many.
 
-    These are the `requested` documents, or else the newest readable ones beside the records in `paths`. If these lie in
-    several folders, they belong to several machines, and none is used. Raises SelectionError if several documents of a
-    kind are requested, and StoreError if a requested one cannot be read.
+    The documents are those in `requested`; if that is empty, the newest readable ones beside the records in `paths`.
+    Documents in several folders belong to several machines, and none of them is used. Raises SelectionError if several
+    documents of a kind are requested, and StoreError if a requested document cannot be read.
     """
     from tcbench.commands.numerics.judgement import document_evidence
     from tcbench.core.numerics import read

@@ -43,8 +43,8 @@ def title(card: Scorecard) -> str:
 
 
 def tally(card: Scorecard) -> str:
-    """Return `12 of 21 claims hold here, 3 do not, 1 is undecided, 5 are not measured`, and what is not testable
-    here."""
+    """Return the numbers of claims by outcome: "12 of 21 claims hold here, 3 do not, 1 is undecided, 5 are not
+    measured", and if there are any, how many are not testable here."""
     if not card.claims:
         return "no claims: the scenario has no [[claim]] tables"
     n = len(card.claims)
@@ -78,7 +78,7 @@ def table(card: Scorecard) -> Table[EvaluatedClaim]:
 
 
 def notes(cards: Sequence[Scorecard]) -> list[str]:
-    """Return the notes on how to read the tables."""
+    """Return the notes on how to read the tables of these scorecards: only those that apply to some claim."""
     lines: list[str] = []
     claims = [evaluated for card in cards for evaluated in card.claims]
     outcomes = [outcome for evaluated in claims for outcome in evaluated.batch_sizes]
@@ -124,8 +124,10 @@ def markdown(cards: Sequence[Scorecard]) -> str:
 
 
 def to_json(cards: Sequence[Scorecard]) -> str:
-    """Return everything as JSON, with units in the names; an open limit is null. In version 1, ratios over several
-    trials were those at the median step."""
+    """Return the scorecards as JSON of version 2, in which an open limit is null.
+
+    In version 1, a ratio over several trials was the one at the median step.
+    """
     lines = [*notes(cards), *missing(cards)]
     return document("tcbench-claims", 2, scorecards=list(map(_card_json, cards)), notes=lines)
 
@@ -167,12 +169,15 @@ def _claim_json(evaluated: EvaluatedClaim) -> dict[str, Any]:
 
 
 def _why(outcome: BatchSizeOutcome) -> str:
-    """Return the reason for an outcome, in words."""
+    """Return the reason for an outcome in words: what limits the cell, if the claim is about that."""
     return limit_sentence(outcome.bottleneck) if outcome.bottleneck else outcome.why
 
 
 def measured(evaluated: EvaluatedClaim) -> str:
-    """Return the figures behind a claim's outcome. Batch sizes with equal text are joined."""
+    """Return the figures behind a claim's outcome for each batch size; the reason if there are none.
+
+    Batch sizes with equal figures are joined: "8, 16: 1.52× (1.49 to 1.55)".
+    """
     if not evaluated.batch_sizes:
         return evaluated.why
     sizes_by_text = grouped(
@@ -182,7 +187,11 @@ def measured(evaluated: EvaluatedClaim) -> str:
 
 
 def _figures(claim: Claim, outcome: BatchSizeOutcome) -> str:
-    """Return the ratio at one batch size, `1.52x (1.49 to 1.55)`, with the limit and the reason if they matter."""
+    """Return the ratio at one batch size with its interval, "1.52× (1.49 to 1.55)".
+
+    A limit of the claim is added if the interval includes it, the configs if the claim is about the best of several,
+    and the reason of the outcome unless it rests on one trial.
+    """
     parts = []
     if (interval := outcome.ratio) is not None:
         value, low, high = map(number, (interval.value, interval.low, interval.high))

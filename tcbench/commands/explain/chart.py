@@ -93,7 +93,8 @@ def bottleneck_chart(explanations: Sequence[Explanation]) -> Figure:
 
 
 def _legend(bottlenecks: Sequence[Bottleneck]) -> tuple[list[str], list[str]]:
-    """Return the longest phases in the order of a step, and a name for all others, if there are any."""
+    """Return the names of the MOST_PHASES longest phases in the order of a step, and a list with a name for the other
+    phases, which is empty if there are none."""
     host_s = summed((phase.name, phase.host_s) for bottleneck in bottlenecks for phase in bottleneck.phases)
     longest = sorted(host_s, key=lambda name: -host_s[name])[:MOST_PHASES]
     n_others = len(host_s) - len(longest)
@@ -101,14 +102,17 @@ def _legend(bottlenecks: Sequence[Bottleneck]) -> tuple[list[str], list[str]]:
 
 
 def _draw_rows(axes: Axes, rows: Sequence[Explanation | None], names: Sequence[str]) -> None:
-    """Draw the phases of all rows, a mark where each step ends, and the verdicts."""
+    """Draw a row per config: its phases, a mark where the step ends, and the verdict.
+
+    `names` are the phases with a block of their own. A row that is None or has no bottleneck shows the reason instead.
+    """
     blocks: list[tuple[float, float, float, float]] = []  # begin and end in ms, foot and head
     colours, texts = [], []
     steps: list[tuple[float, float]] = []  # row, ms
     for place, cell in enumerate(rows):
         row = place + 0.5
         if cell is None or cell.bottleneck is None:
-            put(axes, _why(cell), (0, row), (3, 0), ha="left", color=QUIET)
+            put(axes, _why_no_bars(cell), (0, row), (3, 0), ha="left", color=QUIET)
             continue
         bottleneck, at_ms = cell.bottleneck, 0.0
         sentence = f"{limit_sentence(bottleneck)}; step {milliseconds(bottleneck.step_s)}"
@@ -128,8 +132,8 @@ def _draw_rows(axes: Axes, rows: Sequence[Explanation | None], names: Sequence[s
     axes.add_collection(LineCollection(marks, colors=INK, linewidths=1.6, zorder=3), autolim=False)
 
 
-def _why(cell: Explanation | None) -> str:
-    """Return the words in place of bars."""
+def _why_no_bars(cell: Explanation | None) -> str:
+    """Return why a row has no bars: the cell was not run, has no profiled pass, or failed."""
     if cell is None:
         return "not run"
     return "no profiled pass" if cell.summary.images_per_s is not None else STATUS_BADGES[cell.summary.status].word
@@ -177,7 +181,7 @@ def bottleneck_section(explanations: Sequence[Explanation], settings: Settings) 
 
 
 def _verdict_counts(explanations: Sequence[Explanation]) -> list[tuple[Badge | None, Paragraph]]:
-    """Return a line per verdict with the number of its cells and the fastest one."""
+    """Return a line per verdict with its badge, the number of cells and the fastest cell; unsettled cells come last."""
     bounds = [(cell.bottleneck, cell.summary.cell.label) for cell in explanations if cell.bottleneck]
     bounds.sort(key=lambda cell: (cell[0].unsteady, VERDICTS.index(cell[0].verdict)))
     groups = grouped((_badge(cell[0], limit_words(cell[0]).partition(" ")[0]), cell) for cell in bounds)
@@ -209,11 +213,12 @@ def held_back(cell: Explanation) -> Paragraph:
     return say(strong(limit), f": {figures}.")
 
 
-def would_help(cell: Explanation, otherwise: str = "") -> Paragraph:
-    """Return a sentence on the rung to try next and its expected gain.
+def would_help(cell: Explanation, fallback: str = "") -> Paragraph:
+    """Return a sentence on the rung to try next and its expected gain, and on the rungs that were slower.
 
-    `otherwise` names what may help if no rung does. Empty if nothing is known about the cell's limit, or about rungs of
-    its own step."""
+    `fallback` names what may help if no rung is advised. The paragraph is empty if no rung is advised or undecided, and
+    the cell has no profiled pass or trains the user's own step.
+    """
     slower = slower_rungs(cell)
     if cell.advice:
         name, colon, expected = next_rung_words(cell).partition(":")
@@ -225,7 +230,7 @@ def would_help(cell: Explanation, otherwise: str = "") -> Paragraph:
         return ()
     else:
         first = ["no known rung is expected to make it faster"]
-    rest = [cell.advice.evidence if cell.advice else otherwise, slower and f"tried and {kept_together(slower)}"]
+    rest = [cell.advice.evidence if cell.advice else fallback, slower and f"tried and {kept_together(slower)}"]
     return say(*first, "".join(f"; {words}" for words in rest if words), ".")
 
 

@@ -51,7 +51,7 @@ def table(explanations: Sequence[Explanation]) -> ConfigTable[Explanation]:
             Column("verdict", lambda row: row.bottleneck and limit_words(row.bottleneck), wraps=False),
             *stage_columns(explanations),
             *speed_columns(explanations),
-            Column("next", lambda row: _next(row, with_figures=True), width=14),
+            Column("next", lambda row: _next_rung(row, with_figures=True), width=14),
         ],
         explanations,
         cell=lambda row: row.summary.cell,
@@ -61,7 +61,8 @@ def table(explanations: Sequence[Explanation]) -> ConfigTable[Explanation]:
 
 
 def stage_columns(explanations: Sequence[Explanation]) -> tuple[Column[Explanation], ...]:
-    """Return the columns with the seconds per step that each stage needs, which the verdict rests on."""
+    """Return the columns with the time per step that each stage needs: input, host and GPU, or a CPU's phases; the
+    all-reduce if any cell has several ranks; and the whole step."""
     bottlenecks = [row.bottleneck for row in explanations if row.bottleneck is not None]
 
     def column(heading: str, seconds: Callable[[Bottleneck], float | str | None]) -> Column[Explanation]:
@@ -83,7 +84,7 @@ def stage_columns(explanations: Sequence[Explanation]) -> tuple[Column[Explanati
 
 
 def speed_columns(explanations: Sequence[Explanation]) -> tuple[Column[Explanation], ...]:
-    """Return the columns with the rate that each cell reaches."""
+    """Return the column with each cell's throughput, and one with its FLOP utilisation if any cell has one."""
     unit = rate_unit(row.summary.cell for row in explanations)
     return (
         Column(unit, lambda row: row.bottleneck and row.bottleneck.images_per_s, RATE),
@@ -96,14 +97,17 @@ def speed_columns(explanations: Sequence[Explanation]) -> tuple[Column[Explanati
 
 
 def advice_columns(explanations: Sequence[Explanation]) -> tuple[Column[Explanation], ...]:
-    """Return the columns with the rung to try next and its figures."""
+    """Return the columns with the rung to try next, its expected and its measured throughput.
+
+    Columns without any value are left out.
+    """
     ran = measured_or_simulated(row.summary.environment for row in explanations)
     rates: dict[str, Callable[[Explanation], Any]] = {
         "expected": lambda row: (gain := row.advice or row.undecided) and gain.expected,
         ran: lambda row: (gain := row.advice or row.undecided) and gain.measured_images_per_s,
     }
     return (
-        Column("next", lambda row: row.bottleneck and _next(row), wraps=True),
+        Column("next", lambda row: row.bottleneck and _next_rung(row), wraps=True),
         *(Column(heading, figure, RATE) for heading, figure in rates.items() if any(map(figure, explanations))),
     )
 
@@ -118,10 +122,11 @@ def flop_utilisation(explanation: Explanation) -> float | None:
 
 
 class BelowRoof(NamedTuple):
-    """The phase that loses most time against the machine's ceilings, on a CPU.
+    """The phase of a CPU's step that takes longest beyond the least time that the machine's ceilings allow.
 
-    `share` is the share of its ceiling that the phase reaches. `least_s` is the least time of all computing phases
-    together."""
+    `share` is the share of the ceiling that this phase reaches, and `least_s` the sum of the least times of all
+    computing phases of the step.
+    """
 
     phase: str
     share: float
@@ -129,7 +134,8 @@ class BelowRoof(NamedTuple):
 
 
 def below_roof(explanation: Explanation) -> BelowRoof | None:
-    """Compare a cell's phases with the stored ceilings; None on a GPU, or if ceilings or work are unknown."""
+    """Compare a cell's phases with the stored ceilings. None on a GPU, for an unsettled bottleneck, or if the ceilings
+    or the phases' work are unknown."""
     summary, bottleneck = explanation.summary, explanation.bottleneck
     if bottleneck is None or bottleneck.on_gpu or bottleneck.unsteady or model_of(summary.cell) is None:
         return None
@@ -145,8 +151,12 @@ def below_roof(explanation: Explanation) -> BelowRoof | None:
     return BelowRoof(phase, least[phase] / times_s[phase], sum(least.values())) if phase else None
 
 
-def _left_to_gain(explanations: Sequence[Explanation]) -> list[str]:
-    """Return a note on how much faster the fastest cell could be, by the machine's ceilings."""
+def _possible_gain(explanations: Sequence[Explanation]) -> list[str]:
+    """Return a note on how much faster the machine's ceilings allow the fastest cell to be.
+
+    If no ceilings are stored, the note says how to measure those of a CPU; an empty list if no known
+    network ran on a CPU.
+    """
     rated = [(e.bottleneck.images_per_s, e, below) for e in explanations if e.bottleneck and (below := below_roof(e))]
     if not rated:
         on_cpu = any(e.bottleneck and not e.bottleneck.on_gpu and model_of(e.summary.cell) for e in explanations)
@@ -162,8 +172,11 @@ def _left_to_gain(explanations: Sequence[Explanation]) -> list[str]:
     ]
 
 
-def _next(explanation: Explanation, *, with_figures: bool = False) -> Text:
-    """Return the rung to try next, or one that was tried without a decision, and the rungs that were slower."""
+def _next_rung(explanation: Explanation, *, with_figures: bool = False) -> Text:
+    """Return the rung to try next, or a tried one whose gain is undecided, or "none known"; then the slower rungs.
+
+    `with_figures` adds the expected and the measured throughput.
+    """
     gain = explanation.advice or explanation.undecided
     notes = [] if gain is explanation.advice else ["undecided"]
     if with_figures and gain and gain.expected:
@@ -202,7 +215,7 @@ def checks(explanations: Sequence[Explanation]) -> Table[_Checked] | None:
     unjudged = {e.summary.cell for e in explanations if e.summary.unit == "steps"}
 
     def pale(row: _Checked) -> str:
-        """Return the style of a factor that may be 1."""
+        """Return "dim" for a factor that is not certain: its interval includes 1, or it is from one trial's steps."""
         return "dim" if row[0].summary.cell in unjudged or (row[1].ratio and row[1].ratio.holds(1.0)) else ""
 
     cells = [e.summary.cell for e, _ in rows]
@@ -223,7 +236,8 @@ _Checked = tuple[Explanation, Gain]
 
 
 def sentences(explanations: Sequence[Explanation]) -> list[str]:
-    """Return a line per cell with its verdict and its figures."""
+    """Return a line per cell with its verdict and stage times, and the phase farthest below its ceiling; for a cell
+    without a profiled pass, the reason."""
     lines = []
     for e in explanations:
         sentence = limit_sentence(e.bottleneck) if e.bottleneck else e.summary.reason or "no profiled pass"
@@ -234,10 +248,10 @@ def sentences(explanations: Sequence[Explanation]) -> list[str]:
 
 
 def notes(explanations: Sequence[Explanation]) -> list[str]:
-    """Return notes on how to read the tables."""
+    """Return the notes that apply to these cells: outliers, the possible gain, and how to read the columns."""
     advice = [e.advice for e in explanations if e.advice and e.advice.evidence]
     evidence = grouped((gain.evidence, rung_change(gain)) for gain in advice)
-    lines: list[str] = [*map(Caution, outlier_lines([e.summary for e in explanations])), *_left_to_gain(explanations)]
+    lines: list[str] = [*map(Caution, outlier_lines([e.summary for e in explanations])), *_possible_gain(explanations)]
     lines += [f"{listed(list(dict.fromkeys(names)))}: {words}." for words, names in evidence.items()]
     if unsteady := [e.summary.cell.label for e in explanations if e.bottleneck and e.bottleneck.unsteady]:
         lines.append(
@@ -270,7 +284,8 @@ def notes(explanations: Sequence[Explanation]) -> list[str]:
 
 
 def cost_lines(costs: Sequence[PartCost]) -> list[str]:
-    """Return lines that rank the costliest parts of a step and, if there are layers, the kinds of layers."""
+    """Return lines that rank the COSTLIEST parts of a step, each with its share, time and ceiling, and, if there are
+    layers, the kinds of layers. `costs` are sorted, the longest first; an empty list gives no lines."""
     if not costs:
         return []
     kinds = summed((cost.part.name.rpartition("/")[2], cost.share) for cost in costs)
@@ -292,7 +307,8 @@ def cost_lines(costs: Sequence[PartCost]) -> list[str]:
 
 
 def timeline_lines(bottleneck: Bottleneck) -> list[str]:
-    """Return lines that describe a timeline: the verdict, phases, idle times and kernels."""
+    """Return lines that describe a timeline: verdict, phases and input; for a GPU also its idle times, and the kernels
+    and copies of a step."""
     lines = [f"{bottleneck.label}: {limit_sentence(bottleneck)}"]
     phases = (
         f"{phase.name} {milliseconds(phase.host_s)}"

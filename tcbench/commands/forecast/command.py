@@ -99,7 +99,10 @@ def _forecast(gpu: str, chosen: Selection, fresh: bool, quiet: bool) -> Forecast
 
 
 def _print_here(chosen: Selection, fresh: bool, quiet: bool, json: bool, details: bool) -> None:
-    """Predict the steps of the selected cells on this machine's processor, and print them."""
+    """Predict the step times of the selected cells on this machine's CPU, and print them as a table or JSON.
+
+    Raises SelectionError if the device is not the CPU.
+    """
     from tcbench.commands.forecast.step_times import headline, notes, reasons, table, to_json
     from tcbench.engine.api import host_device
     from tcbench.run import images, prediction

@@ -20,8 +20,11 @@ _NOTHING = Demand({}, 0, (), 0)
 
 @dataclass(frozen=True)
 class WorkForecast:
-    """One distinct work of a step, which is launched `count` times. `floor_s` and `expected_s` are per launch: the
-    least time by the roofline, and the time that such GPUs attain."""
+    """A distinct operation of a step, which is launched `count` times.
+
+    `floor_s` and `expected_s` are per launch: the least time by the roofline, and the time expected from the share of
+    their peak rates that such GPUs attain.
+    """
 
     work: Work
     count: int
@@ -49,8 +52,8 @@ class CellForecast:
         return self.cannot_run is None and self.untraced is None
 
     def of_kind(self, kind: str) -> tuple[WorkForecast, ...]:
-        """Return the works done by cuDNN graphs ("graph"), by cuDNN's older calls ("call"), or by tcbench's own kernels
-        ("kernel")."""
+        """Return the operations of a kind: run by cuDNN graphs ("graph"), by cuDNN's older calls ("call"), or by
+        tcbench's own kernels ("kernel")."""
         return tuple(work for work in self.works if work.work.kind == kind)
 
     @property
@@ -76,7 +79,7 @@ class CellForecast:
 
     @property
     def bytes(self) -> int:
-        """Memory traffic of a step."""
+        """Memory traffic of a step in bytes, with every operand moved once."""
         return sum(work.count * work.work.bytes for work in self.works)
 
     @property
@@ -111,7 +114,7 @@ class CellForecast:
 
     @property
     def problems(self) -> tuple[str, ...]:
-        """Why some works cannot be done, each reason once."""
+        """Why some operations cannot run on the GPU, each reason once; empty if all can."""
         return tuple(dict.fromkeys(work.way.problem for work in self.works if work.way.problem))
 
     @property
@@ -124,7 +127,7 @@ class CellForecast:
 
 @dataclass(frozen=True)
 class Forecast:
-    """The forecast of all cells of a plan. `prospects` holds cuDNN's plans and kernels for their works."""
+    """The forecast of all cells of a plan. `prospects` holds the cuDNN plans and kernels of their operations."""
 
     plan: Plan
     gpu: GpuFile
@@ -135,9 +138,11 @@ class Forecast:
 def forecast(
     plan: Plan, gpu: GpuFile, *, fresh: bool = False, processes: int = PROCESSES, progress: Progress = lambda *_: None
 ) -> Forecast:
-    """Return the forecast of every cell that can run on a GPU. `fresh` ignores cached results. Raises SelectionError if
-    the GPU's peak rates are unknown, or if the installed cuDNN has no code for it, since its plans would not be those
-    of that GPU."""
+    """Return the forecast of every cell of a plan on a GPU, or the reason why a cell has none.
+
+    `fresh` ignores cached results, and `processes` trace cells at the same time. Raises SelectionError if the GPU's
+    peak rates are unknown, or if the installed cuDNN has no code for it, since its plans would not be those of the GPU.
+    """
     rates = timing_model(gpu)
     kind, _ = absent_device(gpu)
     if misfit := kind.misfit(gpu):

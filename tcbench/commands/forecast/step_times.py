@@ -15,7 +15,7 @@ from tcbench.show.notes import Caution
 from tcbench.show.tables import RATE, SECONDS, Column, ConfigTable
 
 _Row = tuple[Cell, Any]
-"""A cell, and the parts of its step or the reason why they are unknown."""
+"""A cell, and its expected `StepTime` or the reason why that is unknown."""
 
 
 def headline(plan: Plan) -> str:
@@ -42,7 +42,7 @@ def table(predictions: Mapping[Cell, StepTimeOrReason]) -> ConfigTable[_Row]:
 
 
 def reasons(plan: Plan, predictions: Mapping[Cell, StepTimeOrReason]) -> list[str]:
-    """Return the reasons why cells have no figures, each with its configs."""
+    """Return the reasons why cells have no figures, each with its configs, and what the plan leaves out."""
     unknown = [(f"Unknown: {answer}", cell.config) for cell, answer in predictions.items() if isinstance(answer, str)]
     skipped = [
         (f"Cannot run here: {planned.skip_reason}", planned.cell.config)
@@ -54,7 +54,7 @@ def reasons(plan: Plan, predictions: Mapping[Cell, StepTimeOrReason]) -> list[st
 
 
 def notes(predictions: Mapping[Cell, StepTimeOrReason]) -> list[str]:
-    """Return the notes on how to read the table."""
+    """Return the notes on how to read the table, and a caution if steps were timed on a busy machine."""
     parts = [answer for answer in predictions.values() if isinstance(answer, StepTime)]
     busy = [answer for answer in parts if answer.lost >= BUSY]
     lines = ["works: the operations that a step launches; host: the program that launches them."] * bool(parts)

@@ -60,17 +60,19 @@ def table(forecast: Forecast) -> ConfigTable[CellForecast]:
 
 
 def by_gpu_alone(cell: CellForecast) -> Interval:
-    """Return the rate of steps that never wait for the host or the input."""
+    """Return the expected throughput, with its limits, if the GPU never waits for the host or the input."""
     return modelled_rate(cell.cell.images_per_step, StepTime(device_s=cell.expected_s))
 
 
 def _not_forecast(cell: CellForecast) -> str | None:
-    """Return the word that takes the place of a missing forecast, or None."""
+    """Return "never" for a cell that cannot run on the GPU, "unknown" for one that was not traced, or None for one with
+    a forecast."""
     return None if cell.is_known else "never" if cell.cannot_run else "unknown"
 
 
 def reasons(forecast: Forecast) -> list[str]:
-    """Return why configs do not run on the GPU, and what is missing for others, each reason with its cells."""
+    """Return lines on cells that cannot run on the GPU, whose demand is unknown, or that have operations without a
+    cuDNN plan or kernel: each reason once, with its cells."""
     cells = forecast.cells
     never = [(f"Cannot run on {forecast.gpu.name}: {c.cannot_run}", c.cell.config) for c in cells if c.cannot_run]
     unknown = [(f"Unknown: {cell.untraced}", cell.cell.config) for cell in cells if cell.untraced]
@@ -91,13 +93,13 @@ def verdict(forecast: Forecast) -> str:
 
 
 def engines(forecast: Forecast) -> list[str]:
-    """Return the cuDNN engines that the plans use over all batch sizes, one line per first rung."""
+    """Return a line for each first rung (the dtype) with the cuDNN engines of its cells' plans."""
     by_rung = grouped((cell.cell.rungs[0], name) for cell in forecast.cells for name in cell.engines)
     return [f"{rung}: {', '.join(sorted({*names}, key=_number))}" for rung, names in by_rung.items()]
 
 
 def _number(engine: str) -> tuple[int, str]:
-    """Return the sort key of an engine's name, by its number."""
+    """Return the sort key of an engine's name, such as "eng12": its number, then the name."""
     number = engine.removeprefix("eng")
     return (int(number) if number.isdigit() else 10**9, engine)
 
@@ -132,7 +134,8 @@ def notes(forecast: Forecast) -> list[str]:
 
 
 def details(forecast: Forecast) -> Iterable[tuple[str, Table[WorkForecast]]]:
-    """Yield a heading and a table of operations for each cell with a forecast, the longest lower bound first."""
+    """Yield a heading and a table for each cell with a forecast. A table's rows are the cell's operations, those with
+    the largest lower bound of their time first."""
     for cell in forecast.cells:
         if not cell.is_known:
             continue
@@ -161,7 +164,7 @@ _DETAILS: tuple[Column[WorkForecast], ...] = (
 
 
 def _shape(work: WorkForecast) -> str:
-    """Return the shape and the dtype of a work's first operand."""
+    """Return the shape and the dtype of an operation's first operand: "32x64x56x56 float16"."""
     first = work.work.operands[0]
     return f"{'x'.join(map(str, first.shape)) or '1'} {first.dtype}"
 

@@ -114,7 +114,10 @@ def _draw(
 
 
 def _newest_drawable(paths: Sequence[Path], draw: Callable[[Sequence[Record]], Any]) -> Path | None:
-    """Return the newest of several runs for which the figure can be drawn; None if there is none."""
+    """Return the newest run, out of several in `paths`, from which `draw` can draw its figure.
+
+    None if there is only one run, or if `draw` fails for all of the 20 newest.
+    """
     from tcbench.core import store
 
     runs = [run for path in paths for run in runs_by_age(path) or [path]]
@@ -126,7 +129,8 @@ def _newest_drawable(paths: Sequence[Path], draw: Callable[[Sequence[Record]], A
 
 
 def _compared_configs(configs: Sequence[str], measured: Sequence[str], base: str) -> list[str]:
-    """Return the configs for --by machine: those named, or by default the base, if it ran, and the best.
+    """Return the configs for --by machine: the measured configs that match `configs`; if that is empty, the base, if
+    it ran, and "best".
 
     Raises SelectionError for a name without a match.
     """

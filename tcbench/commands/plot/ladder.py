@@ -83,7 +83,7 @@ class Climb:
         return (measured[-1], measured[0]) if len(measured) > 1 else None
 
 
-def derive(summaries: Sequence[CellSummary]) -> tuple[DerivedLadder, ...]:
+def derive_ladders(summaries: Sequence[CellSummary]) -> tuple[DerivedLadder, ...]:
     """Derive the ladders from the configs in results.
 
     A config's parent is the longest other config whose rungs its own rungs begin with. A ladder is a chain of at least
@@ -94,6 +94,7 @@ def derive(summaries: Sequence[CellSummary]) -> tuple[DerivedLadder, ...]:
     configs = dict.fromkeys(DerivedConfig(cell.rungs, cell.config.rpartition("/")[0]) for cell in cells)
 
     def parent(config: DerivedConfig) -> DerivedConfig | None:
+        """Return the longest other config whose rungs a config's rungs begin with; None if there is none."""
         shorter = (DerivedConfig(config.rungs[:n], config.backend) for n in range(len(config.rungs) - 1, 0, -1))
         return next((candidate for candidate in shorter if candidate in configs), None)
 
@@ -120,7 +121,7 @@ def climbs(summaries: Sequence[CellSummary], ladders: Sequence[DerivedLadder] | 
     another one. Ladders without any measured config are left out.
     """
     derived = ladders is None
-    ladders = derive(summaries) if ladders is None else ladders
+    ladders = derive_ladders(summaries) if ladders is None else ladders
     summaries = [s for s in summaries if not s.cell.scenario_cudnn]
     climbed = []
     for setting in dict.fromkeys(s.setting for s in summaries):
@@ -135,7 +136,10 @@ def climbs(summaries: Sequence[CellSummary], ladders: Sequence[DerivedLadder] | 
     measured = [((c.setting, c.batch_size), {step.config for step in c.steps if step.summary}) for c in climbed]
 
     def is_part_of_another(i: int) -> bool:
-        """Return whether another ladder at the same place has all configs of this one."""
+        """Return whether another ladder of this setting and batch size has all measured configs of climb `i`.
+
+        Of ladders with equal configs, the first is kept.
+        """
         place, configs = measured[i]
         return any(
             place == other_place and (configs < other or (configs == other and j < i))
@@ -146,7 +150,10 @@ def climbs(summaries: Sequence[CellSummary], ladders: Sequence[DerivedLadder] | 
 
 
 def _steps(configs: Sequence[tuple[DerivedConfig, CellSummary | None]]) -> tuple[LadderStep, ...]:
-    """Compare each config with the last one before it that has a number."""
+    """Return the steps of a ladder at one batch size, each compared with the last config before it that has a result.
+
+    `configs` are the ladder's configs in order with their cells, None for a cell that did not run.
+    """
     steps = []
     below: CellSummary | None = None
     rungs_below: tuple[str, ...] = ()

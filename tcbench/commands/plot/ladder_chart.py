@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from tcbench.analysis.summary import CellSummary
-from tcbench.commands.plot.ladder import Climb, DerivedLadder, LadderStep, climbs, derive
+from tcbench.commands.plot.ladder import Climb, DerivedLadder, LadderStep, climbs, derive_ladders
 from tcbench.core.errors import SelectionError
 from tcbench.core.groups import grouped
 from tcbench.show.charts.inline import tooltip
@@ -116,7 +116,8 @@ class _LadderScale:
 
 
 def _draw_waterfall(axes: Axes, climb: Climb, scale: _LadderScale) -> None:
-    """Draw the base, a bar per step from its value before to that after, and the top, each with its figures."""
+    """Draw a row with the base, a row per step with a bar from the throughput before it to that after it, and a row
+    with the top. Each row has its figures as text and tooltip."""
     set_rate_axis(axes.xaxis, scale.images_per_s_per_inch * scale.width)
     ticks = MaxNLocator(3, steps=[1, 2, 2.5, 5, 10]).tick_values(0, scale.highest)
     axes.set_xticks([tick for tick in ticks if 0 <= tick <= scale.highest * 1.02])
@@ -142,10 +143,10 @@ def _draw_waterfall(axes: Axes, climb: Climb, scale: _LadderScale) -> None:
         _write(axes, _total(climb), level, len(climb.steps), scale, QUIET if climb.unsure else INK)
 
 
-def _draw_bar(axes: Axes, row: int, start: float, end: float, style: dict[str, Any], says: str) -> None:
+def _draw_bar(axes: Axes, row: int, start: float, end: float, style: dict[str, Any], tooltip_text: str) -> None:
     """Draw one bar of a waterfall with its tooltip."""
     [bar] = axes.barh([row + 0.5], [end - start], 0.7, [start], zorder=2, **style)
-    tooltip(bar, says)
+    tooltip(bar, tooltip_text)
 
 
 def _step_words(step: LadderStep) -> str:
@@ -161,7 +162,8 @@ def _step_words(step: LadderStep) -> str:
 
 
 def _total(climb: Climb) -> str:
-    """Return the text of the last row: throughput at the top, and the factor over the base."""
+    """Return the text of the last row: the top's throughput and its factor over the base; empty if nothing was
+    measured."""
     base, top = climb.base, climb.top
     if base is None or top is None or base.after is None or top.after is None:
         return ""
@@ -184,9 +186,9 @@ _HOW = "A bar runs from the throughput before its rung to the throughput with it
 
 
 def ladder_section(climbs: Sequence[Climb], settings: Settings) -> Section | None:
-    """Return the section on ladders of which at least two configs ran; None if there are none."""
+    """Return the page's section on the ladders of which at least two configs ran; None if there are none."""
     # Derive ladders from all settings together, as for the climbs, so that their names are the same.
-    all_ladders = derive([summary for part in settings.parts for summary in part.summaries])
+    all_ladders = derive_ladders([summary for part in settings.parts for summary in part.summaries])
 
     def figure(part: SettingCells) -> AnyBlock | None:
         """Return the chart of one setting's longest ladders; None if no ladder was climbed."""

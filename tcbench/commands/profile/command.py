@@ -141,7 +141,7 @@ def _close_up(timeline: Timeline) -> tuple[float, float] | None:
 def _with_progress(
     run: Callable[[Listener], TrialResult], plan: Plan, planned: PlannedCell, quiet: bool
 ) -> TrialResult:
-    """Prepare the input, and run one trial with a progress line."""
+    """Prepare the input, call `run` with a listener that shows a progress line, and return what `run` returns."""
     from tcbench.run import images
     from tcbench.run.eta import estimate
     from tcbench.show.progress import RunProgress
@@ -155,7 +155,8 @@ def _with_progress(
 
 
 def _sampled(plan: Plan, planned: PlannedCell, tool: Tool, out: Path, quiet: bool) -> list[str]:
-    """Sample the host's Python functions, and return lines that say where the file is and how to open it."""
+    """Run the cell with py-spy, which samples the host's Python functions, and return lines that say where the file is
+    and how to open it. Raises an error if the trial fails, or for an option that --host excludes."""
     from tcbench.commands.profile import profiler
 
     for is_set, option in ((planned.cell.host_speed != 1, "--host-speed"), (planned.cell.ranks > 1, "--ranks")):

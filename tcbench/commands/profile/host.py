@@ -28,7 +28,7 @@ def find() -> Path | None:
 def problem(py_spy: Path) -> str | None:
     """Return in one line why py-spy cannot attach to a process here, or None if it can.
 
-    It is tried on this process, which like a worker is no child of py-spy.
+    The check attaches py-spy to this process, which is not a child of py-spy, as a worker is not.
     """
     try:
         answer = process.ask([str(py_spy), "dump", "--pid", str(os.getpid())], limit_s=30)
@@ -50,7 +50,7 @@ class PySpy:
         self._thread.start()
 
     def _run(self) -> None:
-        """Run py-spy until it ends, and store what it says last, or why it could not run."""
+        """Run py-spy until it ends, and store the last line of its output, or the error if it did not run."""
         try:
             self._error = process.ask(self._words, limit_s=_LONGEST_S + 60).last_line
         except (OSError, TimeoutError) as error:

@@ -109,7 +109,7 @@ class ProfiledTrial:
         with files.scratch(Path(tempfile.gettempdir())) as folder, contextlib.ExitStack() as sampling:
 
             def sample(pid: int, message: Stepped) -> None:
-                """Watch the worker's input threads during the profiled pass."""
+                """Start sampling the worker's threads when its profiled pass begins, and stop when it ends."""
                 nonlocal sampler
                 if sampler is not None:
                     sampler.stop()
@@ -146,7 +146,11 @@ class ProfiledTrial:
         return lambda pipe: [*words, *launch.command(pipe)]
 
     def _read(self, record: Record, folder: Path, work: Sequence[Activity]) -> Profile:
-        """Read the recordings of all ranks, or the report of Nsight Systems."""
+        """Return the profile of a successful trial, read from `folder`: the recordings of all ranks, or the report of
+        Nsight Systems. If that report cannot be read, the timeline has only tcbench's own ranges, and a note says why.
+
+        `work` are the activities of the worker's input threads.
+        """
         path, ranks = folder / "recording.json", record.cell.ranks
         names = [path] if ranks == 1 else [path.with_name(f"{path.name}.rank{rank}") for rank in range(ranks)]
         first, *rest = (recording.decode(name.read_bytes()) for name in names)
@@ -167,7 +171,10 @@ class ProfiledTrial:
         return Profile(record, (timeline,), files, tuple(notes))
 
     def _from_nsys(self, title: Any, ranges: Any, folder: Path) -> tuple[Timeline, tuple[Path, ...]]:
-        """Return the timeline in Nsight Systems' report, and the report's copy beside the trace."""
+        """Return the timeline in Nsight Systems' report, merged with tcbench's ranges, and the copied report.
+
+        The copy is named after `stem`. Raises TraceError if there is no report.
+        """
         report = nsys.report_of(folder / "report")
         if report is None:
             raise TraceError("Nsight Systems left no report")
@@ -183,15 +190,14 @@ class ProfiledTrial:
 
 
 def _with_profiled(profiled: Callable[[int, Stepped], None], listen: Listener) -> Listener:
-    """Return a listener that calls `profiled` with the worker's pid and each message of its profiled pass.
+    """Return a listener that passes every message on to `listen`.
 
-    It then passes every message on to `listen`.
+    For each message of the profiled pass, it first calls `profiled` with the worker's process id and the message.
     """
     pid: int | None = None
 
     def follow(cell: Cell, trial: int, message: Message) -> None:
-        """Store the worker's process id, call `profiled` when its profiled pass begins or ends, and pass the message
-        on."""
+        """Store the worker's process id, call `profiled` for messages of the profiled pass, and pass the message on."""
         nonlocal pid
         if isinstance(message, Building):
             pid = message.pid or pid

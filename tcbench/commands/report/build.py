@@ -61,7 +61,8 @@ class ReportInput:
 
 
 def build(results: ReportInput) -> Page:
-    """Return the page for some results."""
+    """Return the page of a report. A comparison, if there is one, comes first; sections without content are left
+    out."""
     summaries = tuple(explanation.summary for explanation in results.explanations)
     settings = Settings.from_summaries(summaries)
     ratios = speedups(summaries)
@@ -100,7 +101,7 @@ def build(results: ReportInput) -> Page:
 
 
 def _title(summaries: Sequence[CellSummary]) -> str:
-    """Return the default title: networks and devices."""
+    """Return the default title, "resnet50 training on Tesla V100": the networks, and the devices if recorded."""
     models = listed([*names]) if len(names := {s.cell.model: s for s in summaries}) < 4 else f"{len(names)} networks"
     devices = list(dict.fromkeys(s.environment.device_name for s in summaries if s.environment))
     if not devices:

@@ -134,7 +134,10 @@ def _timelines(inputs: Results) -> tuple[list[Timeline], list[str]]:
 
 
 def _scorecards(records: Sequence[Record], sources: Sequence[EvidenceSource]) -> tuple[Scorecard, ...]:
-    """Check records against the claims of the scenarios that come with tcbench."""
+    """Return a scorecard for each setting of the records, by the claims of the scenarios that come with tcbench.
+
+    `sources` judge claims about training. A scorecard of any other scenario has no claims.
+    """
     from tcbench.analysis.claims import ScenarioClaims, scorecards
     from tcbench.run.plan import lacking
     from tcbench.run.scenario import claims_of
@@ -152,9 +155,11 @@ def _scorecards(records: Sequence[Record], sources: Sequence[EvidenceSource]) ->
 
 
 def _compared(inputs: Results, base: str | None, baseline: str | None, out: Path) -> Compared | None:
-    """Return the comparison with a base or baseline; if the results are those of a gate, the gate's own comparison.
+    """Return the comparison of the results with `baseline`, with `base`, or with the base of the gate that measured
+    them; None if there is neither.
 
-    Raises NotComparableError if the two sides have no cell in common.
+    A finished gate's own comparison is used if the two sides are those of the gate. Raises NotComparableError if the
+    sides have no cell in common.
     """
     from tcbench.analysis.compare import compare
     from tcbench.commands.compare.outcome import check_distinct

@@ -31,7 +31,10 @@ def environment_section(records: Sequence[Record], settings: Settings) -> Sectio
 
 
 def _facts(records: Sequence[Record]) -> Iterable[tuple[str, str]]:
-    """Yield the facts of a machine by name, with all values if trials differ."""
+    """Return the facts of a machine as pairs of name and text, which joins all values if trials differ.
+
+    Unknown facts are left out. `records` are the trials of the machine.
+    """
     # Trials of a file share their environment object.
     environments = list({id(r.environment): r.environment for r in records if r.environment is not None}.values())
     ranks = [e.ranks for e in environments if e.ranks is not None]
@@ -62,7 +65,7 @@ def _facts(records: Sequence[Record]) -> Iterable[tuple[str, str]]:
 
 
 def _state(record: Record) -> str | None:
-    """Describe the settings of a GPU during a trial, such as its power limit."""
+    """Return the settings of the GPU during a trial, such as its power limit; None if none was recorded."""
     if record.gpu is None:
         return None
     state = record.gpu.state
@@ -77,7 +80,7 @@ def _state(record: Record) -> str | None:
 
 
 def _packages(records: Sequence[Record]) -> Table[tuple[str, list[str]]]:
-    """Return the table of packages with all their versions."""
+    """Return a table with a row per Python package and all versions of it that the trials recorded."""
     environments = {id(record.environment): record.environment for record in records}.values()
     versions = grouped(pair for environment in environments if environment for pair in environment.packages.items())
     columns = (
@@ -88,7 +91,7 @@ def _packages(records: Sequence[Record]) -> Table[tuple[str, list[str]]]:
 
 
 def _settings(records: Sequence[Record], settings: Settings) -> Iterable[tuple[str, str]]:
-    """Yield the settings of all cells by name."""
+    """Yield pairs of a setting's name and its value, or all values in which cells differ."""
     cells = tuple(dict.fromkeys(record.cell for record in records))
 
     def list_unique(texts: Iterable[str]) -> str:

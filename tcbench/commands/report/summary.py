@@ -100,7 +100,7 @@ def summary_lead(settings: Settings, over_base: Speedups) -> Paragraph:
 
 @dataclass(frozen=True)
 class _Rung:
-    """The gain of a config's rungs over the config below it. `sure`: the change is significant."""
+    """The gain of a config's rungs over the config below it. `sure` means that the change is significant."""
 
     name: str
     ratio: Interval
@@ -133,7 +133,11 @@ class _Fastest:
 
 
 def _rungs(part: SettingCells, winner: CellSummary, climbs: Sequence[Climb]) -> tuple[_Rung, ...]:
-    """Return the gains of rungs from the base up to the fastest cell, on the first ladder that leads to it."""
+    """Return the gains of the rungs from the base to the fastest cell, `winner`, on the first ladder that contains it.
+
+    If that ladder begins above the base, the first gain is that of the ladder's first measured config over the base.
+    Empty if no ladder contains the cell.
+    """
     steps = next((c.steps for c in climbs if any(step.summary is winner for step in c.steps)), ())
     steps = steps[: 1 + next((place for place, step in enumerate(steps) if step.summary is winner), 0)]
     base = base_config(part.summaries)
@@ -147,19 +151,22 @@ def _rungs(part: SettingCells, winner: CellSummary, climbs: Sequence[Climb]) -> 
 
 
 def _answers(fastest: _Fastest, over_base: Speedups) -> Iterator[tuple[str, Paragraph]]:
-    """Yield the facts on the fastest cell: its gains, its limit, advice, and doubts."""
+    """Yield pairs of name and paragraph on the fastest cell: its gains, its limit, what to try next, and how certain
+    the result is."""
     if fastest.rungs:
-        yield "gained by", _brought(fastest)
+        yield "gained by", _gains_of_rungs(fastest)
     yield "limited by", held_back(fastest.explanation)
-    if help_ := would_help(fastest.explanation, _larger_batch(fastest)):
+    if help_ := would_help(fastest.explanation, _gain_of_largest_batch(fastest)):
         yield "try next", help_
     if doubts := "; ".join(_doubts(fastest, over_base)):
         yield "certainty", say(f"{doubts}.")
 
 
-def _brought(fastest: _Fastest) -> Paragraph:
-    """Say what each rung of the fastest config gained: first those that helped, then the slower and the undecided
-    ones."""
+def _gains_of_rungs(fastest: _Fastest) -> Paragraph:
+    """Return the gain of each rung of the fastest config: first those that helped, then slower and undecided ones.
+
+    If too few trials were made to judge, the rungs are in the order of the ladder.
+    """
     if not fastest.judged:
         return say(", ".join(map(str, fastest.rungs)), ".")
     helpful = fastest.helpful
@@ -172,8 +179,11 @@ def _brought(fastest: _Fastest) -> Paragraph:
     return say(first, "".join(f", {rung}" for rung in helpful[1:]), rest, ".")
 
 
-def _larger_batch(fastest: _Fastest) -> str:
-    """Say what the largest batch size gains over the next smaller one; empty unless that is significant."""
+def _gain_of_largest_batch(fastest: _Fastest) -> str:
+    """Return how much faster the fastest config is at its largest batch size than at the next smaller one.
+
+    Empty if the fastest cell does not have the largest batch size, or if the difference is not significant.
+    """
     config, groups = fastest.cell.cell.config, fastest.part.by_batch_size.values()
     sizes = [s for group in groups for s in group if s.cell.config == config and s.images_per_s]
     if len(sizes) < 2 or sizes[-1] is not fastest.cell or unsure(sizes[-1], sizes[-2]):
@@ -183,7 +193,8 @@ def _larger_batch(fastest: _Fastest) -> str:
 
 
 def _doubts(fastest: _Fastest, over_base: Speedups) -> Iterator[str]:
-    """Yield what is uncertain about the fastest cell, or statements that it is certain."""
+    """Yield statements on the certainty of the result: a busy machine, too few trials, the second-fastest cell, and the
+    number of undecided factors."""
     cells, winner, base = fastest.part.summaries, fastest.cell, base_config(fastest.part.summaries)
     if busy := busy_line([summary for summary in cells if summary.images_per_s]):
         yield busy
@@ -203,7 +214,10 @@ def _doubts(fastest: _Fastest, over_base: Speedups) -> Iterator[str]:
 
 
 def _doubt(over: Interval, is_judged: bool) -> str:
-    """Say why a factor over the base may be 1; empty if the interval excludes 1."""
+    """Return "not judged" or "undecided" for a factor over the base that may be 1; empty for a certain one.
+
+    `is_judged` is whether there are enough trials to judge it. A factor without an interval counts as certain.
+    """
     if over.low == over.high:
         return ""
     return "not judged" if not is_judged else "undecided" if over.holds(1.0) else ""
@@ -216,7 +230,8 @@ def _setting(fastest: _Fastest) -> str:
 
 
 def _over(fastest: _Fastest) -> str:
-    """Return the text after a factor: the base, and any doubt."""
+    """Return the text after the factor over the base: the base's name, and "not judged" or "undecided" if it is; empty
+    without a factor."""
     base, over = base_config(fastest.part.summaries), fastest.over_base
     return "" if over is None else ", ".join(filter(None, [f" {base}", _doubt(over, fastest.judged)]))
 
@@ -234,7 +249,8 @@ _COLUMNS: tuple[Column[_Fastest], ...] = (
 
 
 def _missing(summaries: Sequence[CellSummary]) -> tuple[tuple[Badge | None, Paragraph], ...]:
-    """Return points on cells without a number, grouped by reason, and on cells with failed trials."""
+    """Return points with a badge on cells without a result, grouped by status and reason, and on cells of which only
+    some trials succeeded."""
     groups = grouped(((s.status, s.reason or ""), s) for s in summaries if s.images_per_s is None)
     points = []
     for (_, reason), cells in groups.items():

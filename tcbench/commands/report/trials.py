@@ -70,7 +70,7 @@ def _measured(
     kind: Kind = TEXT,
     mark: Callable[[Record], str] | None = None,
 ) -> Column[Record]:
-    """Return a column that is empty for trials without a measurement."""
+    """Return a column with a figure of each trial's measurement, empty for trials without one."""
     return Column(
         heading, lambda record: None if record.measurement is None else figure(record, record.measurement), kind, mark
     )

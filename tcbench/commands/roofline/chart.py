@@ -154,7 +154,7 @@ def _head(grid: Iterable[Axes], panels: Sequence[tuple[str, _Pairs]], width: flo
 
 
 def _frame(axes: Axes, cells: Sequence[CellRoofline]) -> None:
-    """Set logarithmic axes of FLOP per byte and FLOP/s that include all parts and ceilings."""
+    """Set logarithmic axes of FLOP per byte and FLOP/s whose limits include all parts and ceilings of the cells."""
     parts = [part for cell in cells for part in (*worth_showing(cell.phases), *worth_showing(cell.layers))]
     peaks = [peak for cell in cells if math.isfinite(peak := cell.ceilings.peak_flops_s(cell.precision))]
     ridges = [ridge for cell in cells if 0 < (ridge := cell.ceilings.ridge(cell.precision)) < math.inf]
@@ -175,7 +175,10 @@ def _frame(axes: Axes, cells: Sequence[CellRoofline]) -> None:
 def _draw(
     axes: Axes, pairs: _Pairs, cells: Sequence[CellRoofline], name_of: Callable[[_Mark], str], *, all_cells: bool
 ) -> None:
-    """Draw ceilings, marks and arrows, then their labels: of ceilings, phases and layers, the longest-running first."""
+    """Draw a panel: ceilings, marks and arrows, then labels of ceilings, phases and layers, the longest parts first.
+
+    An arrow leads from the base to the fastest cell of each pair. `name_of` returns the label of a mark, or "".
+    """
     paired = {id(cell) for pair in pairs for cell in pair}
     unpaired = [cell for cell in cells if id(cell) not in paired]
     marks = [_Mark(cell, part, _SMALL) for cell in unpaired for part in worth_showing(cell.phases)]
@@ -205,7 +208,10 @@ def _draw(
 
 
 def _roof_labels(axes: Axes, roofs: Sequence[tuple[Ceilings, ConfigPrecision]]) -> Iterator[tuple[str, Point, Point]]:
-    """Yield the label of each peak with the ends of its line, and that of the bandwidth with points of its slope."""
+    """Yield labels of ceilings, each with the two points at which it may stand.
+
+    A peak rate is labelled at an end of its horizontal line, the bandwidth in the middle or at the foot of its slope.
+    """
     for ceilings, precision in roofs:
         peak, ridge = ceilings.peak_flops_s(precision), max(ceilings.ridge(precision), axes.get_xlim()[0])
         yield f"{precision}: {number(peak / 1e9)} GFLOP/s", (axes.get_xlim()[1], peak), (ridge, peak)
@@ -217,7 +223,7 @@ def _roof_labels(axes: Axes, roofs: Sequence[tuple[Ceilings, ConfigPrecision]]) 
 
 
 def _base_phases(base: CellRoofline, fastest: CellRoofline) -> list[WorkPart]:
-    """Return the base's phases; if the fastest cell replays a graph, also their sum as "replay"."""
+    """Return the base's phases that a chart can show; if the fastest cell replays a graph, also their sum, "replay"."""
     parts = worth_showing(base.phases)
     if not any(part.name == "replay" for part in fastest.phases):
         return parts

@@ -67,12 +67,16 @@ class WorkPart:
         return self.flops / self.time_s if self.time_s else None
 
     def share_of_roof(self, ceilings: Ceilings, precision: ConfigPrecision) -> float | None:
-        """Return the achieved rate over the attainable rate; None if that is unknown, such as with cached operands."""
+        """Return the achieved rate over the rate that the ceilings allow.
+
+        None without FLOPs or a time, or if the part ran faster than the ceilings allow, as with cached operands.
+        """
         least_s = self.least_s(ceilings, precision) if self.flops else None
         return least_s / self.time_s if least_s and self.time_s else None
 
     def least_s(self, ceilings: Ceilings, precision: ConfigPrecision) -> float | None:
-        """Return the least time that the ceilings allow; None if that is unknown or longer than the measured time."""
+        """Return the least time in seconds that the ceilings allow; None if the ceilings are unknown or the part took
+        less time."""
         least_s = ceilings.least_s(self.flops, self.bytes, precision)
         return least_s if least_s and (self.time_s is None or least_s <= self.time_s) else None
 
@@ -102,7 +106,7 @@ class CellRoofline:
         parts = (part for part in (*self.phases, *self.layers) if part.time_s is not None)
         return [(part, "fp32" if part.name == "update" else self.precision) for part in parts]
 
-    def reached(self) -> Iterator[tuple[str, Reached]]:
+    def reached_rates(self) -> Iterator[tuple[str, Reached]]:
         """Yield the rates that timed parts reached: arithmetic by precision, and memory.
 
         Memory counts only for whole phases that move more than caches hold.
@@ -123,13 +127,16 @@ def highest_rates(rooflines: Iterable[CellRoofline]) -> dict[str, Reached]:
     Cells with doubtful times, and cells whose work is declared by a step's author, do not count.
     """
     reliable = (r for r in rooflines if not ((r.bottleneck and r.bottleneck.doubt) or r.summary.cell.is_own))
-    groups = grouped(reached for roofline in reliable for reached in roofline.reached())
+    groups = grouped(reached for roofline in reliable for reached in roofline.reached_rates())
     return {name: max(rates, key=lambda reached: reached.rate) for name, rates in groups.items()}
 
 
 @functools.lru_cache(256)
 def layer_parts(cell: Cell) -> tuple[WorkPart, ...]:
-    """Return the work of each layer, forward and then backward, named as in timelines: "block3.c/conv"."""
+    """Return the work of each layer of a cell's network, forward and then backward.
+
+    Layers are named as in timelines: "block3.c/conv".
+    """
     return tuple(
         WorkPart(name, phase, sum(work.flops for work in works), sum(work.bytes for work in works))
         for phase, name, works in layer_works(cell)
@@ -137,7 +144,10 @@ def layer_parts(cell: Cell) -> tuple[WorkPart, ...]:
 
 
 def phase_parts(cell: Cell, layers: Sequence[WorkPart] | None = None) -> tuple[WorkPart, ...]:
-    """Return the work of forward, backward and update; "replay" is the sum of all three."""
+    """Return the work of the phases forward, backward and update, and of "replay", the sum of all three.
+
+    `layers` are the cell's `layer_parts`, if the caller has them.
+    """
     layers = layer_parts(cell) if layers is None else layers
     parameters = known_models()[cell.model].parameters(cell.n_classes)
     by_phase = {
@@ -175,7 +185,7 @@ def cell_roofline(
 
 
 def base_and_fastest(rooflines: Sequence[CellRoofline]) -> list[tuple[CellRoofline, CellRoofline]]:
-    """Pair the base with the fastest cell of each precision, for each batch size of each setting.
+    """Return pairs of the base and the fastest cell of each precision, for each batch size of each setting.
 
     If the base config was not measured, the base is the first cell with the fewest rungs.
     """
@@ -222,9 +232,9 @@ class PartCost:
 
 
 def costliest(timeline: Timeline, ceilings: Ceilings | None) -> tuple[PartCost, ...]:
-    """Return the costs of all parts of a step, the longest first, by GPU time on a GPU.
+    """Return the costs of all parts of a step, the longest first: GPU time on a GPU, host time on a CPU.
 
-    Raises SelectionError for a timeline without steps.
+    Without `ceilings` (None), the bounds of parts are unknown. Raises SelectionError for a timeline without steps.
     """
     record = timeline.record
     step = explain_timeline(timeline)

@@ -13,7 +13,7 @@ from tcbench.show.tables import NUMBER, SECONDS, WHOLE_SHARE, Column, Table, cel
 
 
 def headline(ceilings: Ceilings) -> str:
-    """Describe the ceilings of a device in one line."""
+    """Return a line with a device's name, its ceilings of arithmetic and memory, and where they are from."""
     rates = [f"{number(rate / 1e9)} GFLOP/s ({name})" for name, rate in _flops_s(ceilings).items()]
     rates.append(f"{number(ceilings.memory_bytes_s / 1e9)} GB/s")
     return f"{ceilings.device_name}: {', '.join(rates)}: {'; '.join([ceilings.says, *raised_ceilings(ceilings)])}"
@@ -63,7 +63,10 @@ _FIGURES: tuple[Column[_Row], ...] = (
 
 
 def notes(rooflines: Sequence[CellRoofline], n_cells: int = 0, *, layers: bool = False) -> list[str]:
-    """Return notes on how to read the tables, which show these rooflines out of `n_cells` cells."""
+    """Return notes on how to read the tables.
+
+    `rooflines` are the cells shown, out of `n_cells`; `layers` means that layers are shown too.
+    """
     lines = [
         "FLOP: a multiply-accumulate counts as two. MB: each operand moved once. least: the shortest time that the "
         "ceilings allow. A phase below the roof may contain layers at it."

@@ -18,13 +18,13 @@ _MOST_PROCESSES = 8
 def build(cells: Iterable[Cell], device: str, progress: Progress) -> str:
     """Build what the trials of these cells need on a device, such as compiled kernels.
 
-    Failures are ignored here: a trial builds what is missing, or reports why it cannot.
-    Return a sentence about what was built, or an empty text.
+    Return a sentence about what was built, or an empty text if nothing was. Failures are ignored: a trial builds what
+    is missing, or reports why it cannot.
     """
     single_rank_cells = [cell for cell in dict.fromkeys(cells) if cell.backend == DEFAULT_BACKEND and cell.ranks == 1]
 
     def works(properties: GpuProperties) -> Iterable[tuple[Work, CudnnSettings]]:
-        """Yield the works of all cells that can be traced for this GPU, with the cells' cuDNN settings."""
+        """Yield the operations of all cells that can be traced for a GPU, each with its cell's cuDNN settings."""
         from tcbench.run import demand  # slow to import, and few kinds of device need it
 
         processes = min(_MOST_PROCESSES, machine.usable_cpus())

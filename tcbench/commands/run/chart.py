@@ -100,7 +100,8 @@ def machines_chart(summaries: Sequence[CellSummary], configs: Sequence[str] = (B
     winners: dict[Setting, dict[str, list[int]]] = {}
 
     def bar(setting: Setting, config: str, batch_size: int) -> Bar:
-        """Return the bar of a config on a machine; for BEST, that of the machine's fastest config."""
+        """Return the bar of a config in a setting, or for BEST of the setting's fastest config, which is also added to
+        `winners`."""
         if config != BEST:
             return Bar(config, cell_at(settings[setting], config, batch_size), fill=fills[setting])
         candidates = [s for s in settings[setting] if s.cell.batch_size == batch_size]
@@ -190,7 +191,10 @@ def slide_chart(summaries: Sequence[CellSummary], slide: int) -> Figure:
             yield str(batch_size), bars
 
     def best_bar(cells: Sequence[CellSummary], batch_size: int) -> Bar:
-        """Return the bar of the fastest config at a batch size, with its speed-up."""
+        """Return the bar of the fastest config at a batch size, with its speed-up, and add the config to `winners`.
+
+        If no cell has a result, the bar is empty.
+        """
         winner = best(s for s in cells if s.cell.batch_size == batch_size)
         if winner is None:
             return Bar("best", None)

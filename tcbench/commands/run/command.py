@@ -91,7 +91,7 @@ def _start(plan: Plan, out: Path, before: Sequence[Record] = ()) -> Rounds:
 
 
 def _show_plan(plan: Plan, out: Path, json: bool) -> None:
-    """Print a plan as JSON, or as a table with its rounds."""
+    """Print a plan as JSON, or as a table below lines on the plan and on the number and time of its trials."""
     from tcbench.commands.run import planning
 
     state = _start(plan, out)
@@ -194,9 +194,10 @@ def _run(
 
 
 def _earlier(plan: Plan, out: Path, ending: str, allow: str | None) -> _Earlier:
-    """Find the newest run of this plan to resume. The line says which run it is, or why there is none.
+    """Return the newest run of this plan to resume: its file, its records, and a line that names it.
 
-    Raises SelectionError if it was measured with other code, unless `allow` is "code".
+    If there is none, return None, no records, and a line with the reason. Raises SelectionError if the run was measured
+    with other code, unless `allow` is "code".
     """
     from tcbench.core import store
     from tcbench.hardware.machine import other_code
@@ -222,7 +223,10 @@ def _earlier(plan: Plan, out: Path, ending: str, allow: str | None) -> _Earlier:
 
 
 def _library(plan: Plan) -> str | None:
-    """Name the library that will compute, and why it is not a faster one; None if the backend has no choice."""
+    """Return a line that names the library that will compute, and why no faster one will.
+
+    None if no cell uses the default backend, or if the device's kind has only one library.
+    """
     from tcbench.core.record import DEFAULT_BACKEND
     from tcbench.engine.api import kind_of
 
@@ -239,9 +243,10 @@ def _library(plan: Plan) -> str | None:
 def _show_results(
     records: Sequence[Record], path: Path, out: Path, failed: bool, json: bool, all_configs: Sequence[str]
 ) -> None:
-    """Print the results as tables or JSON, save charts beside the records, and suggest next steps.
+    """Print the results as tables or JSON, save charts beside the records at `path`, and suggest next steps.
 
-    `all_configs` is as in `_run`.
+    `failed` means that some cell failed. `all_configs` are the words of the command that runs all configs of the
+    scenario, if this one ran only some.
     """
     from tcbench.analysis.summary import speedups, summarise
     from tcbench.commands.run import networks_chart, scaling_table

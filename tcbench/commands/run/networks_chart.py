@@ -43,7 +43,7 @@ class NetworkResult:
 def network_results(summaries: Sequence[CellSummary]) -> tuple[NetworkResult, ...]:
     """Return a result per network, setting and batch size, in the order of the summaries.
 
-    Return none for fewer than two networks of `tcbench.engine.models`.
+    Empty if the summaries have fewer than two networks of `tcbench.engine.models`.
     """
     cells = [summary for summary in summaries if summary.cell.model in known_models()]
     if len({summary.cell.model for summary in cells}) < 2:

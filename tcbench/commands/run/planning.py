@@ -33,13 +33,16 @@ _STEP_UNKNOWN = "no time estimate before the first trial of your own step"
 
 
 def rounds_line(rounds: Rounds) -> str:
-    """Say how many trials are ahead, and how long they take, as far as that is known before they begin."""
+    """Return a line with the number of trials that are left and the time they take, if that can be estimated.
+
+    If no trial is left, the line says why: the budget is spent, all trials are done, or every cell is skipped.
+    """
     trials = _trials_ahead(rounds).values()
     if not trials:
         skipped = all(planned.skip_reason for planned in rounds.cells)
         if skipped:
             return "nothing to measure: every cell is skipped"
-        return _spent(rounds) if rounds.ended_by_budget() else "nothing is missing: all trials are done"
+        return _spent_budget(rounds) if rounds.ended_by_budget() else "nothing is missing: all trials are done"
     least, most, needed_s = min(trials), max(trials), rounds.ahead_s()
     each = _each(least, most)
     is_guess = rounds.costs.is_guess(planned.cell for planned in rounds.cells if planned.skip_reason is None)
@@ -54,8 +57,8 @@ def rounds_line(rounds: Rounds) -> str:
     return f"{until}{at_most}: about {each}, about {duration(needed_s)}"
 
 
-def _spent(rounds: Rounds) -> str:
-    """Say that the budget is spent, after how many trials, and how to add more."""
+def _spent_budget(rounds: Rounds) -> str:
+    """Return a line for a spent budget: how many trials each cell has, and how to add more."""
     trials = [len(ends) for planned, ends in zip(rounds.cells, rounds.ends, strict=True) if not planned.skip_reason]
     budget, each = duration(rounds.budget_s or 0.0), _each(min(trials), max(trials))
     return f"the budget of {budget} is spent, with {each}; add more with --resume and a larger --budget"
@@ -66,12 +69,12 @@ def _each(least: int, most: int) -> str:
 
 
 def _trials_ahead(rounds: Rounds) -> Counter[int | None]:
-    """Count the trials ahead of each cell that will run, by its place in the plan."""
+    """Return the number of trials that are left for each cell that is not skipped, by the cell's `place`."""
     return Counter(planned.place for planned, _ in rounds.ahead() if planned.skip_reason is None)
 
 
 def plan_line(plan: Plan) -> str:
-    """Describe a run in one line before it starts."""
+    """Return a line that describes a run before it starts: scenario, device, cells, network, images and threads."""
     skipped = sum(planned.skip_reason is not None for planned in plan.cells)
     cell = plan.cells[0].cell
     cells = counted(len(plan.cells) - skipped, "cell")

@@ -179,7 +179,10 @@ def _lines(cells: Iterable[_Measured], normalise: Callable[[Cell], Cell]) -> lis
 
 
 def _curve(kind: Literal["weak", "strong"], line: Sequence[_Measured]) -> Curve:
-    """Return the curve of a line of cells, with efficiencies relative to its first measured cell."""
+    """Return the curve of cells that differ by ranks only, the fewest ranks first.
+
+    Efficiencies are relative to the first cell with a throughput, the base; without one they are None.
+    """
     base = next((summary for summary, _ in line if summary.throughput is not None), None)
     cell = line[0][0].cell
     return Curve(
@@ -192,7 +195,10 @@ def _curve(kind: Literal["weak", "strong"], line: Sequence[_Measured]) -> Curve:
 
 
 def _point(summary: CellSummary, base: CellSummary | None, measured: Sequence[Measurement]) -> Point:
-    """Return a cell on a curve, with its figures relative to the base."""
+    """Return a cell as a point of a curve, with its speed-up and efficiency relative to the base (None without base).
+
+    `measured` are the measurements of its successful trials.
+    """
     speedup = efficiency = None
     if base is not None:
         # The base relative to itself is exactly 1.
@@ -218,16 +224,17 @@ def _allreduce(summary: CellSummary, measured: Sequence[Measurement]) -> AllRedu
 
 
 def exchange_times_s(parts: Sequence[RankPart]) -> tuple[float, ...]:
-    """Return the time of the all-reduce itself in each profiled step: the shortest time of any rank.
+    """Return the time in seconds of the all-reduce in each profiled step, without waiting: the shortest of all ranks.
 
-    That rank arrives last and waits for no other. Empty if a rank did not record the phase.
+    The rank with the shortest time arrives last and waits for no other. Empty if a rank did not record the phase.
     """
     ranks_s = [times_s(phase) for part in parts for phase in part.phases if phase.name == ALLREDUCE]
     return tuple(map(min, zip(*ranks_s, strict=False))) if len(ranks_s) == len(parts) else ()
 
 
 def before_allreduce_s(part: RankPart) -> tuple[float, ...]:
-    """Return a rank's time in each profiled step before the all-reduce; empty if it has none."""
+    """Return a rank's time in seconds before the all-reduce in each profiled step; empty if it recorded no
+    all-reduce."""
     names = [phase.name for phase in part.phases]
     if ALLREDUCE not in names:
         return ()

@@ -70,7 +70,7 @@ def scaling_chart(curves: Sequence[Curve], *, title: str = "Scaling over ranks")
     styles = _styles(configs)
     kinds = dict.fromkeys(curve.kind for curve in curves)
     lines = [drawable("no result: " + "; ".join(lacking))] if lacking else []
-    notes = [_how(curves), *more, *lines, small_print(summaries, provenance.common, whiskers=True)]
+    notes = [_line_note(curves), *more, *lines, small_print(summaries, provenance.common, whiskers=True)]
     unit = rate_unit(summary.cell for summary in summaries)
     page = ChartPage(titled(title, summaries), " · ".join(_SUBTITLES[kind] for kind in kinds), notes)
     legend = legend_rows(configs)
@@ -100,15 +100,15 @@ def _on_one_rank(curve: Curve) -> list[CellSummary]:
     return [replace(point.summary, cell=msgspec.structs.replace(point.summary.cell, ranks=1)) for point in curve.points]
 
 
-def _how(curves: Sequence[Curve]) -> str:
-    """Return a note on how to read the lines."""
+def _line_note(curves: Sequence[Curve]) -> str:
+    """Return the note that defines the dashed ideal lines and the efficiency."""
     over_one = all(curve.base is not None and curve.base.cell.ranks == 1 for curve in curves)
     ideal = "of one rank" if over_one else "per rank on the line's fewest ranks"
     return f"dashed: the ideal, the throughput {ideal} times the ranks · efficiency: throughput / ideal"
 
 
 def _without_number(curves: Sequence[Curve]) -> list[str]:
-    """List the cells without a number, each with the reason."""
+    """Return the cells of the curves without a throughput, each with the reason: "fp32, batch size 8: failed"."""
     points = (point for curve in curves for point in curve.points if point.images_per_s is None)
     return list(dict.fromkeys(f"{point.summary.cell.label}: {why_missing(point.summary)}" for point in points))
 
@@ -137,7 +137,8 @@ def _styles(configs: Sequence[str]) -> dict[str, dict[str, Any]]:
 
 
 def _frame(left: Axes, right: Axes, line: Sequence[Curve], unit: str) -> None:
-    """Set the axes of both panels, so that all values, the ideal throughput and 100% fit."""
+    """Set scales, limits and ticks of the panels of throughput (left) and efficiency (right), so that all values, the
+    ideal throughput and 100% fit."""
     ranks = sorted({point.ranks for curve in line for point in curve.points})
     ticks = ranks if len(ranks) <= _MOST_TICKS else [n for n in ranks if n & (n - 1) == 0]
     for axes in (left, right):
@@ -179,7 +180,11 @@ def _draw(
     figure: Callable[[Point], Interval | None],
     write: Callable[[float], str],
 ) -> None:
-    """Draw a line with whiskers for each config, and the ideal lines, of the figure of each point."""
+    """Draw a line with whiskers for each curve in `line`, and the dashed ideal lines.
+
+    `figure` returns the interval of a point, or None to leave the point out, and `write` formats a value for the
+    tooltip.
+    """
     low, high = axes.get_ylim()
     end = max(point.ranks for curve in line for point in curve.points)
     for curve in line:
@@ -230,9 +235,9 @@ def scaling_section(curves: Sequence[Curve], settings: Settings, swatches: Swatc
 
 
 def scaling_sentence(curves: Sequence[Curve]) -> Paragraph | None:
-    """Describe the fastest cell of several ranks: its speed-up over its base, efficiency, and all-reduce.
+    """Return a sentence on the fastest cell of weak scaling: its speed-up over the base, efficiency, and all-reduce.
 
-    Return None if no cell of several ranks was measured.
+    None if no cell but the bases was measured.
     """
     points = [
         (point.images_per_s.value, curve, point)

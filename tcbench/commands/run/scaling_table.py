@@ -38,7 +38,10 @@ def rows(curves: Sequence[Curve]) -> Iterator[CurveRow | None]:
 
 
 def columns(curves: Sequence[Curve]) -> tuple[Column[CurveRow], ...]:
-    """Return the columns of the table of scaling. The console has the throughput in the table of results."""
+    """Return the columns of the table of scaling.
+
+    Columns of throughput and speed-up are on the page only, because the console's table of results has them.
+    """
     unit = rate_unit(map(_cell, curves))
 
     def allreduce(heading: str, figure: Callable[[AllReduce], object], kind: Kind, mark: str = "") -> Column[CurveRow]:
@@ -94,18 +97,18 @@ def _cell(curve: Curve) -> Cell:
 
 
 def efficiency_limits(interval: Interval | None) -> str:
-    """Format the limits of an efficiency: "90.8% to 93.4%". The base's own efficiency has none."""
+    """Format the limits of an efficiency: "90.8% to 93.4%"; empty for the base, whose efficiency is exactly 1."""
     return "" if interval is None or interval.low == interval.high else limits(interval, percent)
 
 
-def _within(efficiency: Interval) -> str:
-    """Format the interval of an efficiency: "(91 to 93)". The base's own efficiency has none."""
+def _efficiency_ends(efficiency: Interval) -> str:
+    """Format the ends of an efficiency in percent: "(91 to 93)"; empty for the base, whose efficiency is exactly 1."""
     if efficiency.low == efficiency.high:
         return ""
     return f"({100 * efficiency.low:.0f} to {100 * efficiency.high:.0f})" if efficiency.high < 10 else "(any)"
 
 
-EFFICIENCY = Kind(percent, write_ends=_within)
+EFFICIENCY = Kind(percent, write_ends=_efficiency_ends)
 """The format of an efficiency: 92.1% (91 to 93)."""
 _GIGABYTES = Kind(lambda bytes_s: number(bytes_s / 1e9))
 """The format of a bandwidth in units of 10^9 bytes/s, as in nccl-tests: 1.36."""

@@ -31,7 +31,10 @@ def results_table(summaries: Sequence[CellSummary], speedups: Sequence[Interval 
 
 
 def fastest_sentence(summaries: Sequence[CellSummary], speedups: Sequence[Interval | None]) -> str:
-    """State the speed-up of the fastest cell over the base, and how certain it is; empty if nothing has a speed-up."""
+    """Return a sentence with the speed-up of the fastest cell over the base and its certainty.
+
+    `speedups` are the ratios over the base, in the order of `summaries`. Empty if no config but the base has one.
+    """
     base = base_config(summaries)
     pairs = zip(summaries, speedups, strict=True)
     ratios = {s.key: (s, ratio) for s, ratio in pairs if ratio is not None and s.cell.config != base}
@@ -58,7 +61,7 @@ def reasons(summaries: Sequence[CellSummary]) -> list[str]:
 
 
 def footnotes(summaries: Sequence[CellSummary]) -> list[str]:
-    """Return notes on how to read the table of results, warnings first."""
+    """Return notes on the table of results: cautions about doubtful cells, and what the intervals mean."""
     lines: list[str] = []
     if busy := cells.busy_line([summary for summary in summaries if summary.images_per_s]):
         lines.append(Caution(f"†: {busy}; stop it and measure again."))
@@ -99,7 +102,11 @@ def summary_json(
     speedups: Sequence[Interval | None],
     scaling: Sequence[dict[str, Any]] = (),
 ) -> str:
-    """Return the table as JSON. `scaling` are the curves from `scaling_table.to_json`."""
+    """Return the results of a run as JSON, with a row per cell.
+
+    `speedups` are the ratios over the base, in the order of `summaries`, and `scaling` the curves as JSON
+    (`scaling_table.to_json`).
+    """
     base, columns = base_config(summaries), cells.columns(summaries)
     rows = [
         {
@@ -130,7 +137,7 @@ def round_label(rounds: Rounds) -> str:
 
 
 def tally(summaries: Sequence[CellSummary]) -> str:
-    """Count cells by status: "18 cells ok, 2 skipped"."""
+    """Return the numbers of cells by status: "18 cells ok, 2 skipped"."""
     counts = Counter(summary.status for summary in summaries)
     ok = counts.pop("ok", 0)
     return ", ".join([f"{counted(ok, 'cell')} ok", *(f"{n} {status}" for status, n in counts.items())])

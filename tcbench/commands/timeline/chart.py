@@ -113,7 +113,11 @@ def close_up(timeline: Timeline) -> tuple[float, float] | None:
 
 
 def _first(timeline: Timeline, steps: int | None, number: int | None) -> Span:
-    """Return the first step to draw, which is at 0 ms."""
+    """Return the first step to draw: the step `number`, or the one that a chart of `steps` steps begins with.
+
+    That is the second recorded step, or the first if too few steps were recorded. Raises SelectionError if there is no
+    such step.
+    """
     recorded = timeline.steps
     if not recorded:
         raise SelectionError(f"{timeline.label}: no steps in this timeline; nothing to draw")
@@ -131,7 +135,11 @@ def _first(timeline: Timeline, steps: int | None, number: int | None) -> Span:
 def _window(
     timelines: Sequence[Timeline], zoom: tuple[float, float] | None, steps: int | None, step: int | None
 ) -> tuple[float, float]:
-    """Return begin and end of the part to draw, in seconds after the start of each timeline's first step."""
+    """Return begin and end of the part to draw, in seconds after the begin of each timeline's first drawn step.
+
+    `zoom` gives the part in ms; without it, the part ends with the last drawn step of the slowest cell. Raises
+    SelectionError if nothing was recorded there.
+    """
     ends_s, recorded_s = [], []
     for timeline in timelines:
         first = _first(timeline, steps, step)
@@ -280,7 +288,7 @@ def _page(panels: Sequence[_Panel], zoom: tuple[float, float] | None, more: Sequ
 
 
 def _legend(panels: Sequence[_Panel]) -> list[Patch]:
-    """Return the legend for everything that is visible in the panels."""
+    """Return a patch for each phase or kind of work that is visible in the panels, and for waits for the GPU."""
     visible = set().union(*(panel.visible_phases for panel in panels))
     words = {"io": "IO: input", "copy": "copies", "other": "other"}
     patches = [
@@ -317,7 +325,7 @@ def _draw_panel(axes: Axes, panel: _Panel) -> None:
 
 
 def _colour_key(span: Span) -> str:
-    """Return the key of the colour and the legend for a span: its phase, "io", "copy" or "other"."""
+    """Return the key of a span's colour and legend: "copy", "io", its phase, or "other" for an unknown phase."""
     if span.kind in ("copy", "memset"):
         return "copy"
     if span.lane == "io":
@@ -333,7 +341,10 @@ def _colour(key: str) -> str:
 def _bars(
     axes: Axes, spans: Sequence[Span], places: Sequence[tuple[float, float]], y: float, height: float, **style: Any
 ) -> None:
-    """Draw spans as rectangles of one colour, each with its name and duration as tooltip."""
+    """Draw spans as rectangles of one style, each with its name and duration as tooltip.
+
+    `places` are their begins and ends in ms; `y` and `height` are in inches from the top of the panel.
+    """
     texts = [f"{span.name}\n{milliseconds(span.duration_s)}" for span in spans]
     boxes(axes, [(begin, end, y, y + height) for begin, end in places], texts, **style)
 
@@ -353,7 +364,7 @@ def _draw_blocks(axes: Axes, panel: _Panel, row: _Lane, y: float) -> None:
 
 
 def _label(axes: Axes, panel: _Panel, place: tuple[float, float], y: float, options: Sequence[str], key: str) -> None:
-    """Write the first of the words that fits into a block, if one does."""
+    """Write the first of the texts `options` that fits into a block from `place` (begin and end in ms), if any does."""
     begin, end = panel.free(*place)
     room = panel.inches(begin, end) - 2 * _PAD
     if word := next((word for word in options if word and text_width(word, WORDS) <= room), None):
@@ -455,7 +466,7 @@ def short_name(name: str) -> str:
 def timeline_section(timelines: Sequence[Timeline], summaries: Sequence[CellSummary] = ()) -> Section | None:
     """Return the page's section on timelines; None if no timeline has a step.
 
-    A note marks a timeline that is from another session than the run of its cell.
+    A note names each timeline that seems to be from another session than the cell's run in `summaries`.
     """
     shown = [timeline for timeline in timelines if timeline.steps]
     if not shown:

@@ -4,13 +4,15 @@ import pytest
 from factories import make_ablation, make_cell, make_record
 
 from tcbench.analysis.summary import summarise
-from tcbench.commands.plot.ladder import DerivedConfig, DerivedLadder, climbs, derive
+from tcbench.commands.plot.ladder import DerivedConfig, DerivedLadder, climbs, derive_ladders
 
 
 def test_two_ladders_from_one_base_are_named_by_their_tops() -> None:
-    ladders = derive(summarise([make_record(c) for c in ("fp16", "fp16+dali", "fp16+opencv", "fp16+dali+batched")]))
+    ladders = derive_ladders(
+        summarise([make_record(c) for c in ("fp16", "fp16+dali", "fp16+opencv", "fp16+dali+batched")])
+    )
     assert [x.name for x in ladders] == ["fp16+opencv", "fp16+dali+batched"]
-    assert derive(summarise([make_record("fp32"), make_record("fp16")])) == ()  # none stands on another
+    assert derive_ladders(summarise([make_record("fp32"), make_record("fp16")])) == ()  # none stands on another
 
 
 def test_an_ablation_is_no_step_of_a_ladder() -> None:
@@ -18,7 +20,7 @@ def test_an_ablation_is_no_step_of_a_ladder() -> None:
     records += [make_record(cell=make_ablation(config), images_per_s=50) for config in ("fp16", "fp16+dali")]
     [climb] = climbs(summarise(records))
     assert [step.after and round(step.after.value) for step in climb.steps] == pytest.approx([100, 150], rel=0.05)
-    assert derive(summarise([make_record(cell=make_ablation("fp16")), make_record("fp16+dali")])) == ()
+    assert derive_ladders(summarise([make_record(cell=make_ablation("fp16")), make_record("fp16+dali")])) == ()
 
 
 def test_what_a_missing_step_would_have_brought_is_not_credited_to_the_next_alone() -> None:
