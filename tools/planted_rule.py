@@ -32,6 +32,7 @@ RENAMED = [
         "tcbench.engine.backends.chainer.optimizers.BatchedSGD.use_gradients",
     ),
     ("tcbench.cli.app._one_line", "tcbench.show.app._one_line_usage_errors"),
+    ("tcbench.views.scaling.chart._how", "tcbench.commands.run.scaling_chart._line_note"),
     ("tcbench.numerics.worker.Counting.gradients", "tcbench.engine.numerics.worker.GradientCounter.gradients"),
     ("tcbench.tracing.attribution.assemble.at", "tcbench.tracing.attribution.assemble.seconds"),
     ("tcbench.tracing.nsys.with_own", "tcbench.tracing.nsys.merge_recordings"),
