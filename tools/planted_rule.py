@@ -38,6 +38,8 @@ RENAMED = [
     ("tcbench.tracing.nsys.with_own", "tcbench.tracing.nsys.merge_recordings"),
     ("tcbench.backends.torch.batches.Arriving.__init__", "tcbench.engine.backends.torch.batches.TensorFeed.__init__"),
     ("tcbench.backends.own.checked", "tcbench.engine.backends.own.checked_session"),
+    ("tcbench.analysis.claims._not_compared", "tcbench.analysis.claims._unmeasured_outcome"),
+    ("tcbench.analysis.bottleneck._gaps", "tcbench.analysis.bottleneck._idle_gaps"),
     ("tcbench.backends.chainer.kfac.share", "tcbench.engine.backends.chainer.kfac.assign_ranks"),
     ("tcbench.backends.feeds.dali.DaliFeed._explained", "tcbench.engine.feeds.dali.DaliFeed._specific_error"),
     ("tcbench.show.charts.waterfall._Scale.of", "tcbench.commands.plot.ladder_chart._LadderScale.fit"),

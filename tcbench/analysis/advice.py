@@ -36,9 +36,11 @@ Effect = (
 
 @dataclass(frozen=True)
 class Remedy:
-    """Rungs that belong together, and what they save. They replace `replaces`, one of which must be present; without
-    `rungs`, removing those is the remedy. `evidence` says what else must be seen before the gain counts, with the
-    command that shows it."""
+    """A change of a config that saves time: add `rungs` or, if `replaces` is set, put them in place of a rung in it,
+    which the config must have. Without `rungs`, the remedy is to remove the rung in `replaces`.
+
+    `effect` is the part of a step that becomes shorter. `evidence` says what else to check before the gain counts, with
+    the command that shows it."""
 
     rungs: tuple[str, ...]
     effect: Effect
@@ -102,9 +104,15 @@ Tried = tuple[float, Interval]
 
 @dataclass(frozen=True)
 class Gain:
-    """A config that adds, exchanges or removes rungs. `expected` is its modelled rate in images/s (None if unknown).
-    `measured_images_per_s` and its `ratio` to the cell's rate come from the same results (None if not measured).
-    `helps`: it shortens the bottleneck."""
+    """A config that adds, exchanges or removes rungs of a cell's config.
+
+    - `added`, `removed`: the rungs that are added, and those that are removed if none is added.
+    - `rungs`: all rungs of the new config.
+    - `expected`: its modelled rate in images/s; None if unknown.
+    - `helps`: whether it is faster, as measured, else as modelled, else because it acts on the bottleneck.
+    - `measured_images_per_s`, `ratio`: its measured rate and the ratio to the cell's; None if it was not measured.
+    - `evidence`: as in Remedy.
+    """
 
     added: tuple[str, ...]
     rungs: tuple[str, ...]
@@ -117,21 +125,22 @@ class Gain:
 
     @property
     def slower(self) -> bool:
-        """Whether it was tried for its speed and is significantly slower."""
+        """Whether the config was measured and is significantly slower. False for rungs that are slower on purpose."""
         return self.ratio is not None and self.ratio.high < 1 and not SLOWER_ON_PURPOSE & set(self.added)
 
     @property
     def may_help(self) -> bool:
-        """Whether it was tried for its speed and was faster, but not significantly."""
+        """Whether the config was measured and was faster, but not significantly. False for rungs that are slower on
+        purpose."""
         ratio = self.ratio
         return ratio is not None and ratio.low <= 1 < ratio.value and not SLOWER_ON_PURPOSE & set(self.added)
 
 
 Problem = Callable[[Sequence[str]], str | None]
-"""Returns why a list of rungs is not a config that runs here, or None."""
+"""A function from a list of rungs to the reason why they cannot run as a config, or None if they can."""
 
 Expected = Callable[[Sequence[str]], Interval | None]
-"""Returns the images/s that a config of these rungs is expected to reach in the cell's place, or None if unknown."""
+"""A function from a list of rungs to the images/s that the cell would reach with these rungs, or None if unknown."""
 
 
 def candidates(
@@ -142,11 +151,12 @@ def candidates(
     expected: Expected = lambda _: None,
     fastest: float = 0.0,
 ) -> tuple[Gain, ...]:
-    """Return the gains from all changes to a config, in the order of the ladder.
+    """Return the gains from all changes to a config of these `rungs`: first the remedies in the order of `REMEDIES`,
+    then the configs in `tried` that add rungs.
 
-    These are the remedies that form a valid config and act on something the config does, and the configs in `tried`
-    that add rungs. A config that was not run helps only if it is expected to beat `fastest`, the images/s of the
-    fastest measured config in its place.
+    A remedy counts if it gives a config that can run (`problem` returns None) and the cell spends time on what it
+    shortens. `tried` holds measurements by the rungs of each config. `fastest` is the highest measured rate in
+    images/s: a config that was not run helps only if its expected rate exceeds it.
     """
     measured = {frozenset(config): measurement for config, measurement in (tried or {}).items()}
     configs: dict[frozenset[str], tuple[tuple[str, ...], str]] = {}
@@ -159,8 +169,8 @@ def candidates(
             configs.setdefault(frozenset(config), (config, ""))
 
     def gain(config: tuple[str, ...], evidence: str) -> Gain:
-        """Return a candidate config, and whether it would help: by its measured ratio, else by its predicted rate, else
-        because its rungs act on the bottleneck."""
+        """Return the gain from a config with these rungs. Whether it helps is decided by its measured ratio, else by
+        its expected rate, else by whether its rungs act on the bottleneck."""
         added = tuple(rung for rung in config if rung not in rungs)
         removed = () if added else tuple(rung for rung in rungs if rung not in config)
         rate, (images_per_s, ratio) = expected(config), measured.get(frozenset(config), (None, None))
@@ -176,21 +186,23 @@ def candidates(
 
 
 def is_candidate(rungs: Sequence[str]) -> Callable[[Sequence[str]], bool]:
-    """Return a predicate: whether a config may be among the `candidates` for a config of these rungs."""
+    """Return a function that tells whether a config, given by its rungs, may be among the `candidates` for a config of
+    these `rungs`."""
     remedied = {frozenset(_apply(remedy, rungs) or ()) for remedy in REMEDIES} - {frozenset()}
     return lambda config: _adds_to(rungs, config) or frozenset(config) in remedied
 
 
 def _adds_to(rungs: Sequence[str], config: Sequence[str]) -> bool:
-    """Return whether `config` begins with `rungs` and has more."""
+    """Return whether `config` begins with the rungs in `rungs` and has further rungs."""
     return len(config) > len(rungs) and tuple(config[: len(rungs)]) == tuple(rungs)
 
 
 def next_rung(gains: Iterable[Gain], dominant: PhaseCost | None = None) -> Gain | None:
     """Return the gain to try next among those that help, or None if none does.
 
-    Measured gains come first: of the smallest additions, the fastest. Then the gain with the highest expected rate.
-    Otherwise the first on the ladder, preferring those that shorten the `dominant` phase.
+    This is the fastest of the smallest additions that were measured. If none was measured, it is the gain with the
+    highest expected rate. If no rate is known, it is the first gain that shortens the `dominant` phase, or else the
+    first.
     """
     helpful = [gain for gain in gains if gain.helps]
     if fastest := best_measured(helpful):
@@ -209,20 +221,21 @@ def best_measured(gains: Iterable[Gain]) -> Gain | None:
 
 
 def _shorten(effects: Iterable[Effect], phase: str) -> bool:
-    """Return whether one of the effects shortens this computing phase."""
+    """Return whether one of the effects shortens a phase, given by name, in which a CPU computes."""
     phases: dict[Effect, tuple[str, ...]] = {"update": ("update",), "curvature": CURVATURE}
     return any(phase in phases.get(e, ()) or (e not in phases and phase not in ("update", *CURVATURE)) for e in effects)
 
 
 def _has_effect(effect: Effect, bottleneck: Bottleneck) -> bool:
-    """Return whether the cell has any time that the effect could save."""
+    """Return whether the cell spends any time on what the effect shortens."""
     if effect == "curvature":
         return any(phase.name in CURVATURE for phase in bottleneck.phases)
     return effect not in _AGAINST["network-bound"] or bool(bottleneck.needs.network_s)
 
 
 def _apply(remedy: Remedy, rungs: Sequence[str]) -> tuple[str, ...] | None:
-    """Return the config with the remedy applied. None if it has these rungs, nothing to replace, or no rungs left."""
+    """Return the rungs of a config after a remedy. None if the config already has the remedy's rungs, has no rung to
+    replace, or would have no rungs left."""
     if not remedy.replaces:
         return None if set(remedy.rungs) <= set(rungs) else tuple(dict.fromkeys((*rungs, *remedy.rungs)))
     if not remedy.replaces & set(rungs):
@@ -231,7 +244,8 @@ def _apply(remedy: Remedy, rungs: Sequence[str]) -> tuple[str, ...] | None:
 
 
 def _helping(bottleneck: Bottleneck) -> frozenset[Effect]:
-    """Return the effects that act against the bottleneck. On a CPU the host also does what a GPU would do."""
+    """Return the effects that shorten the limiting stage. On a CPU they include those for a GPU, since the host does
+    all computation."""
     if bottleneck.verdict == "balanced":
         return frozenset().union(*_AGAINST.values())
     on_cpu = bottleneck.verdict == "host-bound" and not bottleneck.on_gpu
@@ -239,7 +253,7 @@ def _helping(bottleneck: Bottleneck) -> frozenset[Effect]:
 
 
 def effects_of(added: Iterable[str], removed: Iterable[str] = ()) -> tuple[Effect, ...]:
-    """Return the savings from adding and removing rungs, each effect once. Rungs that save no time have none."""
+    """Return the effects of adding and removing rungs, without duplicates. Rungs without a remedy have no effect."""
     effects: dict[tuple[tuple[str, ...], frozenset[str]], Effect] = {
         (remedy.rungs, frozenset() if remedy.rungs else remedy.replaces): remedy.effect for remedy in REMEDIES
     }
@@ -258,8 +272,8 @@ BY_TABLE = 0.25
 
 
 def modelled_rate(images: int, parts: StepTime) -> Interval:
-    """Return the rate of steps with these parts, with limits that contain nine of ten predictions. Parts that were
-    timed on a busy machine took too long, so that they give no upper limit."""
+    """Return the rate in images/s of steps of `images` images with these parts. The limits contain nine of ten
+    predictions. If the parts were timed on a busy machine, they took too long, and the upper limit is infinite."""
     rate, error = images / parts.step_s, ON_HOST if parts.on_host else BY_TABLE
     if parts.lost >= BUSY:
         return Interval(rate, rate, math.inf)
@@ -267,10 +281,12 @@ def modelled_rate(images: int, parts: StepTime) -> Interval:
 
 
 def expected_rate(measured: Bottleneck, cell_parts: StepTime, other_parts: StepTime) -> Interval:
-    """Return the expected rate of another config on the device of a measured cell. Both parts are by the model.
+    """Return the expected images/s of another config on the device of a measured cell. `cell_parts` and `other_parts`
+    are the modelled step times of the measured cell and of the other config.
 
-    On a host that computes, all parts add up and the whole step is scaled; if either was timed on a busy machine, the
-    error has no limits (NaN). With a GPU each stage is scaled by its own part, and the longest decides again.
+    On a CPU the measured step is scaled by the ratio of the modelled steps. If either was timed on a busy machine, the
+    limits are NaN. With a GPU each measured stage is scaled by the ratio of its modelled parts, and the stages are
+    combined again.
     """
     if cell_parts.on_host:
         rate = modelled_rate(measured.images_per_step, other_parts) / (measured.step_s / cell_parts.step_s)

@@ -50,18 +50,18 @@ CURVATURE = ("factors", "inverse")
 """The phases of second-order training."""
 
 COSTLIEST = 10
-"""How many kernels a bottleneck lists."""
+"""The number of kernels that a bottleneck lists."""
 
 
 @dataclass(frozen=True)
 class StageNeeds:
     """Seconds per step that each stage needs if it never waits.
 
-    - `input_s`: making a batch; None if it overlaps with the step and its duration is unknown.
-    - `overlapped`: the input has its own threads; otherwise the host makes the batch before the work in `host_s`, which
-      never includes it.
-    - `gpu_s`: None without a GPU, or if unknown.
-    - `network_s`: the part of the all-reduce that overlaps with nothing; not included in the others.
+    - `input_s`: the time to make a batch; None if it overlaps with the step and its duration is unknown.
+    - `host_s`: the host's other work, without making batches and without the all-reduce.
+    - `gpu_s`: the GPU's work without the all-reduce; None without a GPU, or if unknown.
+    - `overlapped`: the input has its own threads. Otherwise the host makes the batch before its other work.
+    - `network_s`: the part of the all-reduce that overlaps with nothing.
     """
 
     input_s: float | None
@@ -72,7 +72,8 @@ class StageNeeds:
 
     @property
     def host_side_s(self) -> float:
-        """The total work of the thread that runs the steps."""
+        """The seconds per step of the thread that runs the steps, without the all-reduce: `host_s`, and `input_s`
+        unless the input has its own threads."""
         return self.host_s + (0.0 if self.overlapped else self.input_s or 0.0)
 
     @property
@@ -93,9 +94,13 @@ class StageNeeds:
 
 @dataclass(frozen=True)
 class Idle:
-    """Idle time of the GPU in seconds per step, by cause: the host launched late, prepared or awaited input, or waited
-    for the GPU itself (it synchronised, and later work was not launched yet); `other_s` is time in none of its
-    phases."""
+    """Idle time of the GPU in seconds per step, by what the host did meanwhile.
+
+    - `launching_s`: it was in a phase other than the input, and had not launched the next work.
+    - `input_s`: it prepared a batch or waited for one.
+    - `synchronising_s`: it waited for the GPU, and had not launched the next work.
+    - `other_s`: it was in no phase.
+    """
 
     launching_s: float
     input_s: float
@@ -112,8 +117,8 @@ Cause = Literal["launching", "input", "synchronising", "other"]
 
 @dataclass(frozen=True)
 class Gap:
-    """An idle gap of the GPU. `cause` is the cause of its largest part, `phase` the phase in which the host spent most
-    of it."""
+    """An idle gap of the GPU. `cause` is the cause of the gap's largest part. `phase` is the phase in which the host
+    spent most of the gap; None if it was in no phase."""
 
     begin_s: float
     end_s: float
@@ -127,7 +132,8 @@ class Gap:
 
 @dataclass(frozen=True)
 class KernelCost:
-    """The cost of all launches of one kernel. `share` is relative to the time of all kernels."""
+    """The cost of all launches of one kernel: launches per step, seconds per step, and the share of the time of all
+    kernels."""
 
     name: str
     per_step: float
@@ -137,8 +143,13 @@ class KernelCost:
 
 @dataclass(frozen=True)
 class DeviceActivity:
-    """The work of a GPU over `span_s`, of which it was busy for `busy_s`; overlapping streams count once. `gaps` are
-    longest first. `copied_bytes` is per step, None if it was not recorded."""
+    """The activity of a GPU over several steps.
+
+    - `span_s`, `busy_s`: the seconds observed, and those in which any stream was busy.
+    - `gaps`: the idle gaps, longest first.
+    - `copied_bytes`: bytes per step; None if they were not recorded.
+    - `costliest`: the kernels that take the most time, at most `COSTLIEST`, longest first.
+    """
 
     span_s: float
     busy_s: float
@@ -201,12 +212,12 @@ class Bottleneck:
 
     @property
     def unsteady(self) -> bool:
-        """Whether the verdict rests on a single trial whose mean is dominated by a few long steps."""
+        """Whether the cell has a single trial whose mean step time is dominated by a few long steps."""
         return self.median_step_s is not None and self.step_s > UNSTEADY * self.median_step_s
 
     @property
     def dominant(self) -> PhaseCost | None:
-        """If a CPU spends most of a step computing: the phase that takes longest. Otherwise None."""
+        """The longest computing phase of a CPU cell that is host-bound; None for other cells."""
         if self.on_gpu or self.verdict != "host-bound":
             return None
         computing = [phase for phase in self.phases if phase.name not in (INPUT, ALLREDUCE)]
@@ -235,11 +246,12 @@ class Bottleneck:
 def explain_timeline(timeline: Timeline) -> Bottleneck:
     """Return the bottleneck of a timeline, over its whole steps.
 
-    The steps range from the begin of the first one to the end of the last one, or to the end of the last GPU work that
-    began in a step or was launched by one, since a GPU may lag behind its host. A phase's time on the host excludes
-    waiting for the GPU. If the input has its own threads, the host's io phase is waiting for input. A timeline of a
-    record's phases, on a GPU or of timed steps, says no more than the record (`explain_records`). Raises SelectionError
-    for a timeline without steps.
+    The observed time extends from the begin of the first step to the end of the last one, or to the end of the last GPU
+    work that began in a step or was launched by one, since a GPU may lag behind its host. A phase's time on the host
+    excludes waiting for the GPU. If the input has its own threads, the host's phase `io` consists of waiting for input.
+
+    A timeline that was made from a record's phases on a GPU or in timed steps is explained by its record
+    (`explain_records`). Raises SelectionError for a timeline without steps.
     """
     record = timeline.record
     measured = record.measurement if record else None
@@ -265,7 +277,7 @@ def explain_timeline(timeline: Timeline) -> Bottleneck:
     on_host = [span for span in host_phases if span.end_s > begin_s and span.begin_s < host_end_s]
     names = dict.fromkeys([*timeline.phases, *(span.name for span in host_phases)])
     in_phase = {name: covered(span for span in on_host if span.name == name) for name in names}
-    waiting = _waiting(timeline, busy, covered)
+    waiting = _waiting_times(timeline, busy, covered)
 
     phases = tuple(
         PhaseCost(
@@ -276,7 +288,7 @@ def explain_timeline(timeline: Timeline) -> Bottleneck:
         for name, when in in_phase.items()
     )
     host_io_s = sum(phase.host_s for phase in phases if phase.name == INPUT)
-    network_s, network_host_s, network_gpu_s = _network(phases)
+    network_s, network_host_s, network_gpu_s = _allreduce_times(phases)
     overlapped = bool(io_threads)
     input_work = io_threads or in_phase.get(INPUT, [])
     other_work = intervals.union([*busy, *(_without_input(in_phase) if overlapped else ())])
@@ -300,13 +312,14 @@ def explain_timeline(timeline: Timeline) -> Bottleneck:
         io_overlap=overlap_s / input_work_s if input_work_s else None,
         waits_for_input_s=host_io_s if overlapped else 0.0,
         waits_for_gpu_s=intervals.length(waiting) / n if on_device else None,
-        device=_activity(on_device, busy, in_phase, waiting, extent, n) if on_device else None,
+        device=_device_activity(on_device, busy, in_phase, waiting, extent, n) if on_device else None,
         timed_step_s=statistics.fmean(timed_s) if timed_s else None,
     )
 
 
-def _network(phases: Sequence[PhaseCost]) -> tuple[float, float, float]:
-    """Return the seconds of a step's all-reduce, and how many of them are part of the host's and of the GPU's time.
+def _allreduce_times(phases: Sequence[PhaseCost]) -> tuple[float, float, float]:
+    """Return the seconds per step of the all-reduce, the part of them that the host's time includes, and the part that
+    the GPU's time includes.
 
     NCCL's kernels run on the GPU, and the host only launches them; MPI is called on the host, and the GPU only copies.
     The longer of the two is the exchange.
@@ -317,12 +330,13 @@ def _network(phases: Sequence[PhaseCost]) -> tuple[float, float, float]:
 
 
 def _without_input(in_phase: Mapping[str, Intervals]) -> Intervals:
-    """Return the times of all host phases except the input."""
+    """Return the times at which the host was in any phase except the input, given the times of each phase."""
     return intervals.union(i for name, when in in_phase.items() if name != INPUT for i in when)
 
 
 def _gpu_spans(timeline: Timeline, begin_s: float, end_s: float) -> list[Span]:
-    """Return the GPU's work that was launched by the steps or began before their end."""
+    """Return the GPU's spans that end after `begin_s`, if a step launched them or they begin before `end_s`. `begin_s`
+    and `end_s` are the begin of the first step and the end of the last one on the host."""
     numbers = {step.step for step in timeline.steps if step.step is not None}
     spans = (span for span in timeline.spans_in("gpu") if span.end_s > begin_s)
     return [span for span in spans if span.step in numbers or span.begin_s < end_s]
@@ -334,16 +348,16 @@ def waits(call: str) -> bool:
     return "Synchronize" in call or ("Memcpy" in call and "Async" not in call)
 
 
-def _waiting(timeline: Timeline, busy: Intervals, covered: Callable[[Iterable[Span]], Intervals]) -> Intervals:
+def _waiting_times(timeline: Timeline, busy: Intervals, covered: Callable[[Iterable[Span]], Intervals]) -> Intervals:
     """Return the times at which the host waited for the GPU: in blocking calls, and in launches while the launch queue
-    was full."""
+    was full. `busy` holds the times at which the GPU was busy; `covered` returns the observed time that spans cover."""
     calls = timeline.spans_in("host", "api")
     stalled = [s for s in calls if "Launch" in s.name and s.duration_s >= STALLED_LAUNCH_S]
     queue_full = intervals.intersection(covered(stalled), busy)
     return intervals.union([*covered(span for span in calls if waits(span.name)), *queue_full])
 
 
-def _activity(
+def _device_activity(
     on_device: Sequence[Span],
     busy: Intervals,
     in_phase: Mapping[str, Intervals],
@@ -351,7 +365,8 @@ def _activity(
     extent: Intervals,
     n: int,
 ) -> DeviceActivity:
-    """Return the activity of the GPU over the `n` steps in `extent`. All arguments between are sets of time."""
+    """Return the activity of the GPU over the `n` steps in `extent`, from its spans `on_device` and the times at which
+    it was busy, the host was in each phase, and the host was waiting for it."""
     idle = intervals.difference(extent, busy)
     reading = intervals.difference(in_phase.get(INPUT, []), waiting)
     launching = intervals.difference(intervals.difference(_without_input(in_phase), waiting), reading)
@@ -367,7 +382,7 @@ def _activity(
         span_s=intervals.length(extent),
         busy_s=intervals.length(busy),
         idle=Idle(launching_s, input_s, synchronising_s, other_s),
-        gaps=_gaps(idle, causes, in_phase),
+        gaps=_idle_gaps(idle, causes, in_phase),
         kernels_per_step=len(kernels) / n,
         copies_per_step=len(copies) / n,
         copied_bytes=sum(copied_bytes) / n if copied_bytes else None,
@@ -375,8 +390,11 @@ def _activity(
     )
 
 
-def _gaps(idle: Intervals, causes: Mapping[Cause, Intervals], in_phase: Mapping[str, Intervals]) -> tuple[Gap, ...]:
-    """Return all idle gaps with their causes and the host's phases, longest first."""
+def _idle_gaps(
+    idle: Intervals, causes: Mapping[Cause, Intervals], in_phase: Mapping[str, Intervals]
+) -> tuple[Gap, ...]:
+    """Return all idle gaps of the GPU, longest first. `causes` holds the times at which each cause applied, `in_phase`
+    the times at which the host was in each phase."""
     shares = {cause: intervals.covered(idle, when) for cause, when in causes.items()}
     phase_shares = {name: intervals.covered(idle, when) for name, when in in_phase.items()}
     gaps = []
@@ -390,7 +408,7 @@ def _gaps(idle: Intervals, causes: Mapping[Cause, Intervals], in_phase: Mapping[
 
 
 def _costliest(kernels: Sequence[Span], n: int) -> tuple[KernelCost, ...]:
-    """Return the kernels that take the most time over `n` steps, the longest first."""
+    """Return the costs of the `COSTLIEST` kernels that take the most time over `n` steps, longest first."""
     spent = grouped((span.name, span.duration_s) for span in kernels)
     total_s = sum(map(sum, spent.values()))
     by_time = sorted(spent.items(), key=lambda kernel: -sum(kernel[1]))[:COSTLIEST]
@@ -404,13 +422,15 @@ def _costliest(kernels: Sequence[Span], n: int) -> tuple[KernelCost, ...]:
 
 
 def explain_records(records: Sequence[Record]) -> Bottleneck:
-    """Return the bottleneck of a cell, from all its successful trials together.
+    """Return the bottleneck of a cell, from the records of all its successful trials.
 
-    The step time is that of the timed pass, and phases are those of `phase_costs`. If the device recorded how long it
-    works, that is what the GPU needs, and in a longer step the host did not wait for it. Otherwise kernels are not
-    known: if the host does not fill the step the GPU does, and else it needs an unknown amount less. A feed with
-    `prefetch_depth` overlaps with the step: its duration is known only if the host waits for it. Raises ValueError
-    without records, or without a profiled pass.
+    The step time is that of the timed pass, and the phases are those of `phase_costs`.
+
+    - If the trials recorded the GPU's working time, the GPU needs that time. Otherwise the GPU is assumed to need the
+      whole step if host and input do not fill it; if they do, its time is unknown.
+    - A feed with `prefetch_depth` overlaps with the step. Its duration is known only if the host waits for it.
+
+    Raises ValueError without records, or without a profiled pass.
     """
     measured = [record.measurement for record in records if record.measurement is not None]
     if not measured or not all(m.profiled_steps for m in measured):
@@ -424,7 +444,7 @@ def explain_records(records: Sequence[Record]) -> Bottleneck:
     phases = phase_costs(measured, waits=may_wait)
     overlapped = any(m.prefetch_depth for m in measured)
     io_s = sum(phase.host_s for phase in phases if phase.name == INPUT)
-    network_s, network_host_s, network_gpu_s = _network(phases)
+    network_s, network_host_s, network_gpu_s = _allreduce_times(phases)
     host_s = sum(phase.host_s for phase in phases) - io_s - network_host_s
     starved = overlapped and io_s > (1 - BALANCED_ABOVE) * timed_step_s
     input_s = io_s if not overlapped else max(timed_step_s, io_s) if starved else None

@@ -42,7 +42,8 @@ class Evidence:
 
 
 EvidenceSource = Callable[[Claim], Evidence | None]
-"""Judges a claim by other evidence, such as training runs or timelines. Returns None if it has none for that claim."""
+"""A function that judges a claim by other evidence, such as training runs or timelines. It returns None for a claim
+about which it has no evidence."""
 
 
 @dataclass(frozen=True)
@@ -55,8 +56,8 @@ class BatchSizeOutcome:
     - `more_trials`: how many more trials per side would decide an undecided claim (None: no sensible number, or more
       trials would not help).
     - `out_of_memory`: a side does not fit into memory, so there is nothing to compare.
-    - `missing`: the configs that were not measured, each with its batch size, named as for `tcbench run`.
-    - `bottleneck`: the left config's, if the claim is about the bottleneck; it takes the place of `why`.
+    - `missing`: the configs that were not measured, named as for `tcbench run`, each with its batch size.
+    - `bottleneck`: the left config's bottleneck, if the claim is about it. It is shown instead of `why`.
     """
 
     batch_size: int
@@ -101,10 +102,10 @@ class ScenarioClaims:
 
 @dataclass(frozen=True)
 class Scorecard:
-    """All claims on one machine in one setting.
+    """The outcomes of all claims of a scenario on one machine in one setting.
 
-    - `cell`: stands for the setting; its config and batch size are empty.
-    - `commands`: measure what is missing.
+    - `cell`: a cell that holds the setting; its config and batch size are empty.
+    - `commands`: the commands that measure what is missing.
     - `low`: the low precision used for claims that leave the choice to the machine; None without such claims.
     - `codes`: the code that was measured, if it differs between scorecards.
     """
@@ -133,8 +134,8 @@ def scorecards(
 
     - `records`: as returned by `store.current`.
     - `claims_of`: returns the claims on a setting.
-    - `sources`: the first one that knows a claim judges it if the records cannot.
-    - `lacking`: returns the rungs that a machine is known to emulate, measured or not.
+    - `sources`: other evidence for claims that records cannot decide. The first source that returns evidence is used.
+    - `lacking`: returns the rungs that a machine is known to emulate, whether they were measured or not.
     """
     cards, settings = [], _by_setting(records)
     several = len({setting.codes for setting in settings}) > 1
@@ -143,7 +144,7 @@ def scorecards(
         scenario = claims_of(cell)
         precision = _low_precision(cells)
         claims = tuple(
-            _evaluated(claim.with_precision(precision), cells, scenario.run, sources) for claim in scenario.claims
+            _evaluate(claim.with_precision(precision), cells, scenario.run, sources) for claim in scenario.claims
         )
         environment = next((m.summary.environment for m in measured.values() if m.summary.environment), None)
         low = precision if any(claim.depends_on_precision for claim in scenario.claims) else None
@@ -183,8 +184,8 @@ class _SettingCells:
 
 
 def _by_setting(records: Iterable[Record]) -> dict[Setting, dict[tuple[str, int], _Measured]]:
-    """Return the measured cells of each setting. Of settings that differ only in their ranks, the one with the fewest
-    is kept: claims are about configs, on one device if that was measured, as in the talk."""
+    """Return the measured cells of each setting, by config and batch size. Of settings that differ only in the number
+    of ranks, only the one with the fewest ranks is returned, since the talk's claims are about one device."""
     records = tuple(records)
     settings: dict[Setting, dict[tuple[str, int], _Measured]] = {}
     for summary, group in zip(summarise(records), group_by_code(records).values(), strict=True):
@@ -197,15 +198,15 @@ def _by_setting(records: Iterable[Record]) -> dict[Setting, dict[tuple[str, int]
 
 
 def _low_precision(setting: _SettingCells) -> str:
-    """Return the low precision that the machine computes in: the first that was measured and not emulated. Without any
-    it is the talk's, so that its claims say what is missing."""
+    """Return the low precision that claims are judged by: the first in `LOW_PRECISIONS` that was measured and not
+    emulated. If there is none, it is the talk's, so that the outcomes name what is missing."""
     measured = {rung for m in setting.cells.values() if m.trials and not m.emulated for rung in m.summary.cell.rungs}
     return next((low for low in LOW_PRECISIONS if low in measured), LOW_PRECISIONS[0])
 
 
-def _evaluated(claim: Claim, setting: _SettingCells, run: str, sources: Sequence[EvidenceSource]) -> EvaluatedClaim:
+def _evaluate(claim: Claim, setting: _SettingCells, run: str, sources: Sequence[EvidenceSource]) -> EvaluatedClaim:
     """Return the outcome of a claim over all its batch sizes. `run` is the command that measures the setting."""
-    judges = ((COMPARISONS, _compared), (RUNS, _ran), (BOUNDS, _bound))
+    judges = ((COMPARISONS, _comparison_outcome), (RUNS, _run_outcome), (BOUNDS, _bound_outcome))
     judge = next((judge for relations, judge in judges if claim.relation in relations), None)
     if judge is None:
         return _from_other_source(claim, setting, run, sources)
@@ -221,8 +222,8 @@ def _evaluated(claim: Claim, setting: _SettingCells, run: str, sources: Sequence
 def _from_other_source(
     claim: Claim, setting: _SettingCells, run: str, sources: Sequence[EvidenceSource]
 ) -> EvaluatedClaim:
-    """Return the outcome of a claim that records cannot decide, by the first source that knows it. Without one, the
-    claim is not measured, with the command that would measure it."""
+    """Return the outcome of a claim that records cannot decide, by the first source that has evidence. If none has, the
+    outcome is `not measured`, with the command that would measure the claim, or `not testable here` without a GPU."""
     for finding in filter(None, (source(claim) for source in sources)):
         return EvaluatedClaim(claim, finding.outcome, why=finding.why)
     if claim.relation == "fewer kernels":
@@ -240,13 +241,13 @@ def _from_other_source(
 
 
 def by_timelines(bottlenecks: Iterable[Bottleneck]) -> EvidenceSource:
-    """Return a source that judges claims by timelines of one machine. Kernels per step are the same in every step, so
-    no interval is needed."""
+    """Return a source that judges claims about the number of kernels by the bottlenecks of one machine's timelines. The
+    number is the same in every step, so no interval is needed."""
     kernels = {b.label: b.device.kernels_per_step for b in bottlenecks if b.device is not None}
 
     def by_kernels(claim: Claim) -> Evidence | None:
-        """Return the finding on a claim about the number of kernels; None for other claims or without both
-        timelines."""
+        """Return the evidence on a claim about the number of kernels. None for other claims, or if a timeline of either
+        side is missing at one of the batch sizes."""
         if claim.relation != "fewer kernels" or claim.right is None:
             return None
         says, fewer = [], []
@@ -263,8 +264,8 @@ def by_timelines(bottlenecks: Iterable[Bottleneck]) -> EvidenceSource:
 
 
 def _overall_outcome(claim: Claim, batch_sizes: Sequence[BatchSizeOutcome]) -> ClaimOutcome:
-    """Return the outcome over all batch sizes. A claim on all of them fails if it does not hold at one; a claim on any
-    of them holds if it holds at one. Batch sizes that are out of memory do not count."""
+    """Return the outcome of a claim over all batch sizes. A claim about `all` of them does not hold if it fails at one;
+    a claim about `any` of them holds if it holds at one. Batch sizes that run out of memory do not count."""
     outcomes = {judged.outcome for judged in batch_sizes if not judged.out_of_memory}
     ranked: tuple[ClaimOutcome, ...] = ("does not hold", "undecided", "not measured", "not testable here", "holds")
     ordered = ranked if claim.quantifier == "all" else (ranked[-1], *ranked[1:-1], ranked[0])
@@ -274,21 +275,22 @@ def _overall_outcome(claim: Claim, batch_sizes: Sequence[BatchSizeOutcome]) -> C
 # -- comparisons ---------------------------------------------------------------------------------------------------
 
 
-def _compared(claim: Claim, batch_size: int, setting: _SettingCells) -> BatchSizeOutcome:
-    """Return the outcome of a comparison at one batch size."""
+def _comparison_outcome(claim: Claim, batch_size: int, setting: _SettingCells) -> BatchSizeOutcome:
+    """Return the outcome of a comparison at one batch size, or which of its sides are missing."""
     sides = [(claim.left, batch_size)]
     if claim.right is not None:
         sides.append((claim.right, claim.right_batch_size or batch_size))
     cells = [(side, size, _fastest(side, size, setting)) for side, size in sides]
     lacking = [side for side in cells if side[2] is None or not side[2].trials or side[2].emulated]
     if lacking:
-        return _not_compared(setting, batch_size, lacking)
+        return _unmeasured_outcome(setting, batch_size, lacking)
     left, *right = [cell for _, _, cell in cells if cell is not None]
-    return _decided(claim, batch_size, left, right[0] if right else None)
+    return _ratio_outcome(claim, batch_size, left, right[0] if right else None)
 
 
 def _fastest(side: ClaimSide, batch_size: int, setting: _SettingCells) -> _Measured | None:
-    """Return the fastest measured cell that a side names, else the one that best explains why none was measured."""
+    """Return the fastest measured cell that a side of a claim matches. If none was measured, return the matching cell
+    whose status explains it best, or None if there is no matching cell."""
     matching = [m for (name, size), m in setting.cells.items() if size == batch_size and side.matches(name)]
     fastest = best(measured.summary for measured in matching)
     if fastest is None:
@@ -298,10 +300,11 @@ def _fastest(side: ClaimSide, batch_size: int, setting: _SettingCells) -> _Measu
     return next(measured for measured in matching if measured.summary is fastest)
 
 
-def _not_compared(
+def _unmeasured_outcome(
     setting: _SettingCells, batch_size: int, lacking: Sequence[tuple[ClaimSide, int, _Measured | None]]
 ) -> BatchSizeOutcome:
-    """Return the outcome of a claim with unmeasured sides. `lacking` holds the side, its batch size and its cell."""
+    """Return the outcome of a comparison that cannot be made. `lacking` holds each side without a usable measurement,
+    with its batch size and its cell (None if it was not run)."""
     reasons: dict[str, list[str]] = {}
     missing = []
     for side, size, cell in lacking:
@@ -324,11 +327,11 @@ def _not_compared(
 
 
 EMULATED = "emulated"
-"""The reason why a config's speed says nothing about it."""
+"""The reason for a config whose rungs the processor emulates, so that its speed is no evidence."""
 
 
 def _why_missing(cell: _Measured | None, emulated: Sequence[str] = ()) -> str:
-    """Return in words why a cell has no figure to compare."""
+    """Return in words why a cell has no figure to compare. `emulated` are the rungs that the processor emulates."""
     if emulated:
         return EMULATED
     if cell is None:
@@ -339,8 +342,9 @@ def _why_missing(cell: _Measured | None, emulated: Sequence[str] = ()) -> str:
     return "out of memory" if summary.status == "oom" else f"{summary.status}: {summary.reason}"
 
 
-def _decided(claim: Claim, batch_size: int, left: _Measured, right: _Measured | None) -> BatchSizeOutcome:
-    """Return the outcome of a comparison whose sides were measured. Without `right`, the claim states the rate."""
+def _ratio_outcome(claim: Claim, batch_size: int, left: _Measured, right: _Measured | None) -> BatchSizeOutcome:
+    """Return the outcome of a comparison whose sides were measured. If `right` is None, left is compared with the rate
+    that the claim states."""
     numerator = left.summary.throughput
     assert numerator is not None
     stated_rate = SampleStats(numerator.n, math.log(claim.images_per_s or 1.0), 0.0, math.inf)  # a constant
@@ -369,7 +373,8 @@ def _decided(claim: Claim, batch_size: int, left: _Measured, right: _Measured | 
 
 
 def _outcome(claim: Claim, ratio: Interval) -> ClaimOutcome:
-    """Return whether the ratio lies within the claim's limits, judged by its whole interval."""
+    """Return whether a claim about a ratio holds: its whole interval must lie within the claim's limits. It does not
+    hold if the whole interval lies outside them, and is undecided otherwise."""
     least, most = claim.least, claim.most
     if (least is not None and ratio.high < least) or (most is not None and ratio.low > most):
         return "does not hold"
@@ -378,10 +383,10 @@ def _outcome(claim: Claim, ratio: Interval) -> ClaimOutcome:
 
 
 def _more_trials(claim: Claim, ratio: Interval, left: SampleStats, right: SampleStats) -> int | None:
-    """Return how many more trials per side would decide, if means and variances stayed the same.
+    """Return how many more trials per side would decide an undecided claim, if means and variances stayed the same.
+    None if no sensible number of trials would.
 
-    The interval must exclude every limit that it includes now; trials that exclude the nearest limit exclude the other
-    too.
+    With that number of trials, the interval no longer includes any of the limits that it includes now.
     """
     included = [limit for limit in (claim.least, claim.most) if limit is not None and ratio.holds(limit)]
     # With threshold 0 the rule asks whether the ratio is significantly above or below 1, which stands for the limit.
@@ -394,9 +399,10 @@ def _more_trials(claim: Claim, ratio: Interval, left: SampleStats, right: Sample
 # -- whether a config runs, and its bottleneck ---------------------------------------------------------------------
 
 
-def _ran(claim: Claim, batch_size: int, setting: _SettingCells) -> BatchSizeOutcome:
-    """Return whether a config runs at one batch size. Running out of memory, failing and crashing mean that it does
-    not; a timeout or a skipped cell is no answer."""
+def _run_outcome(claim: Claim, batch_size: int, setting: _SettingCells) -> BatchSizeOutcome:
+    """Return the outcome of a claim that a config runs, or does not run, at one batch size. A config that runs out of
+    memory, fails or crashes does not run. After a timeout, or if the cell was skipped, the outcome is `not measured`;
+    if only some trials ran, it is `undecided`."""
     cell = setting.cells.get((claim.left.config, batch_size))
     unmeasured = BatchSizeOutcome(batch_size, "not measured", left=claim.left.config)
     if cell is None:
@@ -412,21 +418,22 @@ def _ran(claim: Claim, batch_size: int, setting: _SettingCells) -> BatchSizeOutc
     return replace(unmeasured, outcome="holds" if ran == (claim.relation == "runs") else "does not hold", why=why)
 
 
-def _bound(claim: Claim, batch_size: int, setting: _SettingCells) -> BatchSizeOutcome:
-    """Return whether a config has the claimed bottleneck at one batch size. All its trials must agree."""
+def _bound_outcome(claim: Claim, batch_size: int, setting: _SettingCells) -> BatchSizeOutcome:
+    """Return the outcome of a claim about a config's bottleneck at one batch size. It is `undecided` unless all trials
+    agree."""
     cell = setting.cells.get((claim.left.config, batch_size))
     if cell is None or not cell.trials or not all(r.measurement and r.measurement.profiled_steps for r in cell.trials):
-        return _not_compared(setting, batch_size, [(claim.left, batch_size, cell)])
+        return _unmeasured_outcome(setting, batch_size, [(claim.left, batch_size, cell)])
     if cell.summary.cell.device == "cpu":
         return BatchSizeOutcome(batch_size, "not testable here", "no GPU here", left=claim.left.config)
-    outcomes = {_bound_in_trial(claim, record) for record in cell.trials}
+    outcomes = {_trial_bound_outcome(claim, record) for record in cell.trials}
     outcome: ClaimOutcome = outcomes.pop() if len(outcomes) == 1 else "undecided"
     return BatchSizeOutcome(batch_size, outcome, left=claim.left.config, bottleneck=explain_records(cell.trials))
 
 
-def _bound_in_trial(claim: Claim, record: Record) -> ClaimOutcome:
-    """Return the outcome by one trial. Balanced stages leave it undecided, unless the GPU's time is unknown: then the
-    GPU is neither of the two."""
+def _trial_bound_outcome(claim: Claim, record: Record) -> ClaimOutcome:
+    """Return the outcome of a claim about a bottleneck by one trial. It is undecided if the stages are balanced, unless
+    the GPU's time is unknown: then the GPU is not one of the balanced stages."""
     needs = explain_records([record]).needs
     if needs.verdict == "balanced" and needs.gpu_s is not None:
         return "undecided"
@@ -437,8 +444,9 @@ def _bound_in_trial(claim: Claim, record: Record) -> ClaimOutcome:
 
 
 def _command(run: str, missing: Sequence[tuple[str, int]]) -> str | None:
-    """Return one command that measures all missing cells, or None if there are none. If the configs lack different
-    batch sizes, it also measures some that are not missing."""
+    """Return one command that measures all `missing` cells, given as config and batch size, or None if there are none.
+    `run` is the command without configs and batch sizes. The command measures every config at every batch size, so it
+    may measure cells that are not missing."""
     if not missing:
         return None
     names = dict.fromkeys(config for config, _ in missing)
@@ -450,7 +458,8 @@ def _command(run: str, missing: Sequence[tuple[str, int]]) -> str | None:
 
 
 def _commands(claims: Sequence[EvaluatedClaim], run: str) -> tuple[str, ...]:
-    """Return the commands for what is missing, each once, with a single command for all cells to run."""
+    """Return the commands that measure what the claims miss, without duplicates: one `run` command for all missing
+    cells, then the commands of claims that need other evidence."""
     missing = [missing for claim in claims for outcome in claim.batch_sizes for missing in outcome.missing]
     other_commands = [claim.command for claim in claims if not any(outcome.missing for outcome in claim.batch_sizes)]
     return tuple(dict.fromkeys(command for command in (_command(run, missing), *other_commands) if command))

@@ -31,7 +31,7 @@ FACETS: Mapping[str, str] = {
     "measure": "how long and how often steps are timed",
     "input": "where images come from, and how they are decoded",
 }
-"""The facets, each with the facts that belong to it."""
+"""The facets by name, each with a description of the facts that belong to it."""
 
 _IDENTITY = ("scenario", "backend", "config", "rungs", "batch_size", "ranks", "unit", "base")
 _FACET_OF = {"input": "input", "measure": "measure", "device": "gpu"}
@@ -41,7 +41,8 @@ FactValues = Mapping[tuple[str, str], str]
 """The value of each fact, by facet and name of the fact."""
 
 Values = Mapping[tuple[str, str], Mapping[str, None]]
-"""The different values of each fact, by facet and name of the fact."""
+"""The different values of each fact, by facet and name of the fact, as keys of a dictionary, which keeps their
+order."""
 
 
 class Difference(msgspec.Struct, frozen=True):
@@ -76,8 +77,8 @@ def differences(base: Values, current: Values) -> tuple[Difference, ...]:
 
 
 def mixtures(records: Sequence[Record], facts: Values) -> tuple[str, ...]:
-    """Return the facts on which the trials of one side disagree, including commits: `commit: a1b2c3, d4e5f6`. `facts`
-    are those of `records`, as returned by `values`."""
+    """Return the facts on which the trials of one side disagree, in words, including commits: `commit: a1b2c3, d4e5f6`.
+    `records` are the trials, and `facts` is `values(records)`."""
     environments = [record.environment for record in records if record.environment]
     mixed = {fact: values for (_, fact), values in facts.items() if len(values) > 1}
     commits = {
@@ -89,7 +90,7 @@ def mixtures(records: Sequence[Record], facts: Values) -> tuple[str, ...]:
 
 
 def shared(base: Iterable[Record], current: Iterable[Record]) -> int:
-    """Return the number of trials that are on both sides: equal records, whatever their files are called."""
+    """Return the number of trials whose records are on both sides and equal."""
     base_trials, current_trials = (
         {(record.run_id, record.cell.key, record.trial, record.started_at): record for record in side}
         for side in (base, current)
@@ -101,8 +102,8 @@ def shared(base: Iterable[Record], current: Iterable[Record]) -> int:
 def stack_differences(records: Iterable[Record], allow: Collection[str] = ()) -> dict[str, tuple[str, ...]]:
     """Return for each run how its software stack differs from the other runs on its machine, in words: `numpy: 2.4.6`.
 
-    Facets in `allow` do not count. Sides of one gate that do not differ otherwise get the name of their run. Runs that
-    recorded nothing about their machine are left out.
+    Facets in `allow` do not count. If the sides of one gate have the same code and the same stack, the words of each
+    also contain its run id, so that they stay apart. Runs that recorded nothing about their machine are left out.
     """
     of_machine = grouped((r.environment.machine, (r.run_id, r)) for r in records if r.environment is not None)
     machines = [grouped(runs) for runs in of_machine.values()]
@@ -117,8 +118,10 @@ def stack_differences(records: Iterable[Record], allow: Collection[str] = ()) ->
 
 
 def _stacks(runs: Mapping[str, Sequence[Record]], allow: Collection[str]) -> dict[str, tuple[str, ...]]:
-    """Return the same for the runs of one machine, by run. Two runs have the same stack unless they differ in a fact
-    that both recorded. Packages are compared cell by cell, since each backend has its own."""
+    """Return, for each run of one machine, how its software stack differs from the other runs' stacks, in words.
+
+    `runs` holds the records of each run; facets in `allow` do not count. Two runs have the same stack unless they
+    differ in a fact that both recorded. Packages are compared cell by cell, since each backend has its own."""
     stacks: list[dict[tuple[str, str], dict[str, None]]] = []
     stack_of: dict[str, int] = {}
     for run, records in runs.items():
@@ -145,7 +148,8 @@ _PACKAGES = "packages"
 
 
 def _stack_words(stack: Values, stacks: Sequence[Values], differing: Iterable[tuple[str, str]]) -> Iterator[str]:
-    """Yield the facts of a stack that differ between stacks, in words. A package that this stack lacks is `none`."""
+    """Yield, in words, the facts of `stack` that differ between `stacks`. `differing` holds the keys of these facts. A
+    package that other stacks have and `stack` lacks has the version `none`."""
     for key in differing:
         if key not in stack:
             continue
@@ -158,18 +162,20 @@ def _stack_words(stack: Values, stacks: Sequence[Values], differing: Iterable[tu
 
 
 def distance(first: Cell, second: Cell) -> int:
-    """Return the number of facts in which two cells differ, not counting those by which cells are paired."""
+    """Return the number of facts in which two cells differ. Facts by which cells are paired (`_IDENTITY`) do not
+    count."""
     facts, other_facts = _cell_facts(first), _cell_facts(second)
     return sum(facts.get(key) != other_facts.get(key) for key in facts.keys() | other_facts.keys())
 
 
 def fingerprint(cell: Cell) -> frozenset[tuple[tuple[str, str], str]]:
-    """Return a key that two cells share if their `distance` is 0."""
+    """Return a key that two cells have in common if and only if their `distance` is 0."""
     return frozenset(_cell_facts(cell).items())
 
 
 def values(records: Iterable[Record]) -> Values:
-    """Return the different values of each fact in some records, in order. Objects that records share are read once."""
+    """Return the different values of each fact in `records`, in the order of appearance. Cells, environments and GPU
+    states that several records share are read once."""
     collected: dict[tuple[str, str], dict[str, None]] = {}
     seen: set[int] = set()
     for record in records:
@@ -190,7 +196,8 @@ def values(records: Iterable[Record]) -> Values:
 
 @functools.lru_cache(4096)
 def _cell_facts(cell: Cell) -> FactValues:
-    """Return the facts of a cell that matter for comparability, without those by which cells are paired."""
+    """Return the facts of a cell that matter for comparability. Facts by which cells are paired (`_IDENTITY`) are left
+    out."""
     facts: dict[tuple[str, str], str] = {}
     for name, value in cell_settings(cell).items():
         if name == "device":

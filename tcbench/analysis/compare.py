@@ -35,15 +35,15 @@ SPIKE = 2.0
 """A step that takes more than this multiple of its trial's median step is a spike."""
 
 NOISY, _LEAST_STEPS_FOR_NOISE = 0.1, 5
-"""A trial is noisy if the 95% interval of its mean step reaches this fraction or more to either side. It needs
-`_LEAST_STEPS_FOR_NOISE` steps, since the interval of fewer is always wide."""
+"""A trial is noisy if the 95% interval of its mean step time extends to `NOISY` times the mean or more on either side.
+Trials of fewer than `_LEAST_STEPS_FOR_NOISE` steps are not checked, since their interval is always wide."""
 
 _DEVICE_FILLS = 0.9
-"""If the phases' times on the device add up to this fraction of the step, the device's times are compared, else the
-host's."""
+"""The times that phases take on the device are compared if they add up to at least this fraction of the step;
+otherwise the times on the host are compared."""
 
 ACCIDENTS: frozenset[Status] = frozenset({"crashed", "timeout"})
-"""Ways a trial can end that may be the machine's fault. Any other end without a figure is an answer."""
+"""Statuses of trials that may have ended because of the machine. Any other status without a figure is a result."""
 
 _BROKEN: frozenset[Status] = frozenset({"oom", "failed"})
 
@@ -53,7 +53,8 @@ _THROTTLED = sum(bit for bit, name in THROTTLE_REASONS.items() if name not in _H
 
 @dataclass(frozen=True)
 class Metric:
-    """A figure of one trial. `read` returns None if a record does not contain it."""
+    """A figure of one trial, such as its throughput in images/s. `says` is its name in words, and `read` returns the
+    figure of a record, or None if the record does not contain it."""
 
     name: str
     says: str
@@ -92,13 +93,13 @@ METRICS: Mapping[str, Metric] = {
 
 @dataclass(frozen=True)
 class Side:
-    """One cell on one side.
+    """A summary of one cell's trials on one side of a comparison, base or current.
 
-    - `figures`: the metric's figures, one for each successful trial that has it.
-    - `images_per_s`: the throughput whatever the metric, and `median_images_per_s` the same at the median step of each
-      trial; both are geometric means over trials.
-    - `spikes`: the fraction of counted steps that are spikes.
-    - `notes`: trials that were throttled, noisy or not settled.
+    - `figures`: the figures of the compared metric, one for each successful trial that has one.
+    - `images_per_s`: the geometric mean of the trials' throughput, whichever metric is compared.
+    - `median_images_per_s`: the geometric mean of the images per second at each trial's median step.
+    - `spikes`: the fraction of counted steps that are spikes (`SPIKE`).
+    - `notes`: a remark for each trial that failed, was throttled or disturbed, or whose steps vary or had not settled.
     """
 
     cell: Cell
@@ -140,7 +141,7 @@ class Trials:
 
     @functools.cached_property
     def facts(self) -> comparability.Values:
-        """The facts of the trials, for comparability."""
+        """The different values of each fact in the trials' records, for `comparability.differences`."""
         return comparability.values(self.records)
 
     @functools.cached_property
@@ -158,7 +159,7 @@ class Trials:
         return [self.cell.images_per_step / median_s for median_s in self._medians_s]
 
     def figures(self, metric: Metric) -> tuple[float, ...]:
-        """Return the metric's figures, one for each successful trial that has it."""
+        """Return the metric's figures, one for each successful trial whose record has a positive, finite figure."""
         if metric.name not in self._figures:
             figures = (metric.read(record) for record in self.records if record.status == "ok")
             self._figures[metric.name] = tuple(f for f in figures if f is not None and 0 < f < math.inf)
@@ -177,24 +178,25 @@ class Trials:
 
     @functools.cached_property
     def kernels(self) -> Mapping[str, frozenset[frozenset[tuple[str, str]]]]:
-        """The kernels of each kind of work: the distinct sets that the trials used."""
+        """The distinct sets of kernels that the trials used, by kind of work (`PlanChoice.work`). A kernel is a plan's
+        name with a digest of its choices."""
         trials = [grouped((p.work, (p.plan, p.choices)) for p in m.plans) for m in self._measurements]
         kinds = dict.fromkeys(kind for trial in trials for kind in trial)
         return {kind: frozenset(frozenset(trial.get(kind, ())) for trial in trials) for kind in kinds}
 
     @functools.cached_property
     def fills_device(self) -> bool:
-        """Whether every trial has the phases' times on the device, and they add up to the step."""
+        """Whether every trial has device times for all its phases, and they add up to about the median step time."""
         return all(map(_fills_device, self._measurements, self._medians_s))
 
     @functools.cached_property
     def times_phases(self) -> bool:
-        """Whether phases are judged and not only shown: in every trial they were measured in the timed steps, or they
-        fill the step on the device."""
+        """Whether the phases are precise enough for a verdict: in every trial they were measured in the timed steps, or
+        their device times add up to the step."""
         return self.fills_device or all(measurement.phases_are_timed for measurement in self._measurements)
 
     def phase_times(self, clock: ClockName) -> Mapping[str, Sequence[float]]:
-        """Return the typical time of each phase, one figure per trial."""
+        """Return each phase's trimmed mean time per step in seconds by this clock, one value per successful trial."""
         if clock not in self._phase_times:
             self._phase_times[clock] = by_phase(
                 (m.phases for m in self._measurements),
@@ -203,12 +205,13 @@ class Trials:
         return self._phase_times[clock]
 
     def side_by_metric(self, metric: Metric) -> Side:
-        """Return this side with the figures of a metric."""
+        """Return the summary of the trials with `figures` of this metric."""
         return replace(self.side, figures=self.figures(metric))
 
     @functools.cached_property
     def side(self) -> Side:
-        """This side without figures, which depend on the metric."""
+        """The summary of the trials with empty `figures`, which depend on the metric. Throughputs and spikes are None
+        without a successful trial."""
         trials_ok = sum(record.status == "ok" for record in self.records)
         record = representative(self.records)
         side = Side(self.cell, self.machine, record.status, record.reason, len(self.records), trials_ok)
@@ -235,9 +238,12 @@ def _fills_device(measurement: Measurement, median_step_s: float) -> bool:
 
 @dataclass(frozen=True)
 class PhaseChange:
-    """The change of one phase. `base_s` and `current_s` are means over trials of its typical time, and `change_s` is
-    current - base with its 95% interval. If the phase is judged, `slower_by` says how much longer it takes as a
-    fraction of the base's step, with a 95% interval from pooled noise, and `decision` is the verdict."""
+    """The change of one phase from base to current.
+
+    - `base_s`, `current_s`: seconds per step, averaged over trials; `change_s`: current - base with its 95% interval.
+    - `slower_by`: how much longer the phase takes, as a fraction of the base's step, with a 95% interval from pooled
+      noise; `decision`: the verdict on the phase. Both are None if the phase is not judged.
+    """
 
     name: str
     base_s: float
@@ -251,14 +257,14 @@ class PhaseChange:
 class CellComparison:
     """One cell compared by one metric.
 
-    - `estimate`: current / base with pooled noise (`tcbench.analysis.noise`); `ratio`: the same with its 95% interval.
-      None unless both sides have two trials.
+    - `failing`: whether the verdict makes the comparison fail.
+    - `estimate`: current / base with pooled noise (`tcbench.analysis.noise`); None unless both sides have two trials.
     - `why`: the reason for a verdict that does not follow from the ratio.
     - `more_trials`: how many more trials per side would decide an inconclusive cell (None: no sensible number).
-    - `held_back`: the interval that keeps it inconclusive, if `ratio` does not show why.
-    - `slower_at_median`: the ratio at the median step, if that is significantly below 1 and the verdict is
-      inconclusive.
-    - `phases`: by the `clock` that fills the step, judged by `phase_trials`.
+    - `held_back`: the interval that keeps the cell inconclusive, if the 95% interval of `ratio` does not show why.
+    - `at_median`: current / base of the images per second at each trial's median step; only for throughput.
+    - `slower_at_median`: the ratio of `at_median`, if it shows a regression although the verdict is inconclusive.
+    - `phases`: the change of each phase by `clock`; `phase_trials`: the times by which phases are judged.
     - `culprit`: the phase that causes a loss of throughput; None if no phase grew significantly.
     - `other_kernels`: by phase, the kinds of work for which the two sides used different kernels.
     """
@@ -300,7 +306,8 @@ class CellComparison:
 
     @property
     def grew_by_kernels(self) -> bool:
-        """Whether some phase grew significantly, and all that did ran different kernels on the two sides."""
+        """Whether at least one phase became significantly slower, and every such phase ran different kernels on the two
+        sides."""
         slower_names = {phase.name for phase in self.phases if phase.change_s.low > 0}
         return bool(slower_names) and slower_names <= self.other_kernels.keys()
 
@@ -311,7 +318,7 @@ class CellComparison:
 
     @property
     def fails_on_both(self) -> bool:
-        """Whether the cell failed on both sides. Skipped and out of memory are answers, not failures."""
+        """Whether the cell failed on both sides. The statuses `skipped` and `oom` do not count as failures."""
         answers = ("ok", "skipped", "oom")
         return all(side is not None and side.status not in answers for side in (self.base, self.current))
 
@@ -329,7 +336,8 @@ class CellComparison:
 
     @property
     def machine(self) -> str | None:
-        """The machine of the current side, or of the base if the current side is missing."""
+        """The name of the current side's machine, or of the base's if the current side is missing; None if no record
+        names it."""
         side = self.current or self.base
         return side.machine if side else None
 
@@ -351,7 +359,8 @@ class Comparison:
     - `notes`: facts on which the trials of a side disagree, and other remarks.
     - `power`: the statistical power by the first metric: the share of cells that would be called a regression if they
       were slower by `rule.slowdown`. None if no cell has a ratio.
-    - `phase_power`: the share of phases in which a loss of this fraction of the step would be detected.
+    - `phase_power`: the share of phases in which a loss of `rule.slowdown` of the step would be detected. None if no
+      phase is judged.
     """
 
     cells: tuple[CellComparison, ...]
@@ -431,8 +440,8 @@ def compare(
         rule=rule,
         paired=len(both),
         notes=(
-            *(*_ran_other_kernels(both), *_mixed("base", bases), *_mixed("current", currents)),
-            *(*_versions(bases, currents), *_tuned(both), *(() if in_turns else _drifting(both))),
+            *(*_kernel_notes(both), *_mixture_notes("base", bases), *_mixture_notes("current", currents)),
+            *(*_version_notes(bases, currents), *_tuning_notes(both), *(() if in_turns else _drift_notes(both))),
         ),
         power=power([cell for cell in cells if cell.metric is chosen[0]], cell_rule),
         phase_power=phase_tests.power(phases, phase_verdicts, cell_rule),
@@ -440,7 +449,7 @@ def compare(
 
 
 def compare_cell(base: Trials, current: Trials, metric: Metric, rule: Rule) -> CellComparison:
-    """Return the comparison of one cell by one metric, judged by itself."""
+    """Return the comparison of one cell by one metric, judged by its own trials without other cells."""
     draft = _draft(base, current, metric)
     [judged] = _judged([draft], rule, phase_tests.judge([draft.phase_trials], rule))
     return judged
@@ -448,7 +457,7 @@ def compare_cell(base: Trials, current: Trials, metric: Metric, rule: Rule) -> C
 
 def power(cells: Sequence[CellComparison], rule: Rule, trials: int | None = None) -> float | None:
     """Return the statistical power: the share of cells that `rule` would call a regression if they were slower by
-    `rule.slowdown`, with their present trials or with `trials` a side."""
+    `rule.slowdown`. None if no cell has a ratio. With `trials`, it is the power with that many trials a side."""
     estimates = [cell.estimate for cell in cells if cell.estimate is not None]
     shares = [rule.power(e.with_more_trials(max(0, trials - e.n) if trials else 0)) for e in estimates]
     return statistics.fmean(shares) if shares else None
@@ -458,8 +467,11 @@ _Pair = tuple["Trials | None", "Trials | None"]
 
 
 def _pairs(bases: Sequence[Trials], currents: Sequence[Trials]) -> list[_Pair]:
-    """Return the pairs of cells in the base's order, then those that only current has. Cells without any difference are
-    paired first, then others of the same config and batch size, those with the fewest differences first."""
+    """Return pairs of base and current cells in the base's order, then the cells that only current has. The partner of
+    an unpaired cell is None.
+
+    Cells are paired if they have the same name (config, batch size and ranks). Cells without any difference are paired
+    first, then those with the fewest differences."""
     exact = grouped((currents[j].identity, j) for j in reversed(range(len(currents))))
     partner = {i: twins.pop() for i, trials in enumerate(bases) if (twins := exact.get(trials.identity))}
     paired = set(partner.values())
@@ -481,7 +493,8 @@ def _pairs(bases: Sequence[Trials], currents: Sequence[Trials]) -> list[_Pair]:
 
 
 def _draft(before: Trials | None, after: Trials | None, metric: Metric, in_turns: bool = False) -> CellComparison:
-    """Return a cell's comparison by one metric before its ratio is judged. At least one side must be present."""
+    """Return a cell's comparison by one metric before its ratio is judged. `before` and `after` are the trials of base
+    and current; one of them may be None."""
     base, current = (trials.side_by_metric(metric) if trials else None for trials in (before, after))
     pair = CellComparison(metric, base, current, "not measured")
     if base is None or current is None or before is None or after is None:
@@ -501,7 +514,8 @@ def _draft(before: Trials | None, after: Trials | None, metric: Metric, in_turns
 
 
 def _by_status(pair: CellComparison, base: Side, current: Side) -> CellComparison:
-    """Return the verdict on a pair in which one or both sides have no successful trial."""
+    """Return the pair with a verdict by the sides' statuses, of which at least one is not `ok`. It stays `not measured`
+    if both have the same status."""
     if base.status == current.status:
         return replace(pair, why=f"{base.status} on both sides: {current.reason}")
     reason = current.reason or f"base: {base.reason}"  # at most one of the two is ok
@@ -550,8 +564,11 @@ def _judged(
     phase_verdicts: Sequence[Mapping[str, PhaseVerdict]],
     decisions: Mapping[str, Decision] | None = None,
 ) -> tuple[CellComparison, ...]:
-    """Return the drafts with their verdicts. Noise is pooled over the cells of each metric. A cell that the whole step
-    leaves inconclusive may be decided by a phase."""
+    """Return the drafts with their verdicts. `phase_verdicts` holds the verdicts on each draft's phases, and
+    `decisions` holds decisions already made, by cell key.
+
+    Noise is pooled over the cells of each metric. If the whole step is inconclusive, a significantly slower phase makes
+    the cell a regression."""
     estimates: dict[int, Estimate] = {}
     for metric in dict.fromkeys(draft.metric for draft in drafts):
         unpooled = {n: d.estimate for n, d in enumerate(drafts) if d.metric is metric and d.estimate is not None}
@@ -604,21 +621,22 @@ def _attributed(pair: CellComparison, before: Trials, after: Trials, in_turns: b
             continue
         means_s = statistics.fmean(base_s), statistics.fmean(current_s)
         changes.append(PhaseChange(name, *means_s, difference(current_s, base_s)))
-    pair = replace(pair, clock=clock, phases=tuple(changes), culprit=_grown_most(changes))
+    pair = replace(pair, clock=clock, phases=tuple(changes), culprit=_most_grown_phase(changes))
     if pair.estimate is None or pair.base is None or not pair.base.figure:
         return pair
     step_s = pair.cell.images_per_step / pair.base.figure
     return replace(pair, phase_trials=phase_trials(before, after, step_s, pair.by_round))
 
 
-def _grown_most(changes: Iterable[PhaseChange]) -> PhaseChange | None:
-    """Return the phase that grew most among those that grew significantly, or None."""
+def _most_grown_phase(changes: Iterable[PhaseChange]) -> PhaseChange | None:
+    """Return the phase with the largest increase in time, or None if no phase became significantly slower."""
     grown = [change for change in changes if change.change_s.low > 0]
     return max(grown, key=lambda change: change.change_s.value, default=None)
 
 
 def _with_phase_verdicts(cell: CellComparison, judged: Mapping[str, PhaseVerdict]) -> CellComparison:
-    """Return the cell with the verdicts on its phases. The significantly slower phase that lost most is the culprit."""
+    """Return the cell with the verdicts on its phases, given by phase name. The culprit is the phase judged slower with
+    the largest loss, else the phase with the largest significant increase in time."""
     if not judged:
         return cell
     changes = [
@@ -628,13 +646,13 @@ def _with_phase_verdicts(cell: CellComparison, judged: Mapping[str, PhaseVerdict
         for change in cell.phases
     ]
     name = phase_tests.lost(judged)
-    culprit = next((change for change in changes if change.name == name), None) or _grown_most(changes)
+    culprit = next((change for change in changes if change.name == name), None) or _most_grown_phase(changes)
     return replace(cell, phases=tuple(changes), culprit=culprit)
 
 
 def _trial_notes(records: Sequence[Record]) -> tuple[str, ...]:
-    """Return reasons to doubt trials: their end, a throttled GPU, a busy machine, steps that vary or had not
-    settled."""
+    """Return remarks on trials that are not reliable: a failed trial, a throttled GPU, a busy machine, a stall, noisy
+    steps, or a warm-up that did not settle. A trial may have several."""
     notes = []
     for record in records:
         measurement, name = record.measurement, f"trial {record.trial + 1}"
@@ -659,8 +677,8 @@ def _trial_notes(records: Sequence[Record]) -> tuple[str, ...]:
     return tuple(notes)
 
 
-def _versions(*sides: Sequence[Trials]) -> tuple[str, ...]:
-    """Return a note if the sides were measured by different versions of tcbench."""
+def _version_notes(*sides: Sequence[Trials]) -> tuple[str, ...]:
+    """Return a note if base and current were measured by different versions of tcbench, else an empty tuple."""
     versions = ({r.environment.tcbench for trials in side for r in trials.records if r.environment} for side in sides)
     base, current = (", ".join(sorted(side)) for side in versions)
     return (f"base was measured by tcbench {base}, current by {current}",) * (
@@ -668,8 +686,9 @@ def _versions(*sides: Sequence[Trials]) -> tuple[str, ...]:
     )
 
 
-def _tuned(pairs: Sequence[tuple[Trials, Trials]]) -> tuple[str, ...]:
-    """Return a note if cuDNN's plans were tuned differently on both sides, with the first such cell as an example."""
+def _tuning_notes(pairs: Sequence[tuple[Trials, Trials]]) -> tuple[str, ...]:
+    """Return a note if cuDNN's plans were tuned differently on the two sides, with the first such cell as an example,
+    else an empty tuple."""
     tuned = [(base, current) for base, current in pairs if base.tuning and current.tuning]
     differing = [(base, current) for base, current in tuned if base.tuning.keys() != current.tuning.keys()]
     return tuple(
@@ -679,8 +698,9 @@ def _tuned(pairs: Sequence[tuple[Trials, Trials]]) -> tuple[str, ...]:
     )
 
 
-def _drifting(pairs: Sequence[tuple[Trials, Trials]]) -> tuple[str, ...]:
-    """Return a note on cells that become slower, or faster, from trial to trial on both sides."""
+def _drift_notes(pairs: Sequence[tuple[Trials, Trials]]) -> tuple[str, ...]:
+    """Return a note on cells that become slower from trial to trial on both sides, and one on cells that become faster.
+    Empty without such cells."""
     signs = [rounds.trend(*(side.figures(THROUGHPUT) for side in pair), tests=len(pairs)) for pair in pairs]
     return tuple(
         f"base and current both become {word} during the run in {signs.count(sign)} of {len(pairs)} cells: the ratio "
@@ -691,15 +711,17 @@ def _drifting(pairs: Sequence[tuple[Trials, Trials]]) -> tuple[str, ...]:
 
 
 def other_kernels(base: Trials, current: Trials) -> Mapping[str, Sequence[str]]:
-    """Return, by phase, the kinds of work that the two sides did with different kernels. Records without a digest of
+    """Return, by phase, the kinds of work for which the two sides used different kernels. Records without a digest of
     the choices are compared by the kernels' names alone."""
     sides = [(kind, base.kernels[kind], current.kernels[kind]) for kind in base.kernels if kind in current.kernels]
-    return grouped((_phase_of(kind), kind) for kind, before, after in sides if _differ(before, after))
+    return grouped((_phase_of(kind), kind) for kind, before, after in sides if _kernels_differ(before, after))
 
 
-def _differ(base: frozenset[frozenset[tuple[str, str]]], current: frozenset[frozenset[tuple[str, str]]]) -> bool:
-    """Return whether the two sides used different kernels for one kind of work. Each set holds the trials' sets of
-    (name, digest of choices)."""
+def _kernels_differ(
+    base: frozenset[frozenset[tuple[str, str]]], current: frozenset[frozenset[tuple[str, str]]]
+) -> bool:
+    """Return whether the two sides used different kernels for one kind of work. `base` and `current` hold the distinct
+    sets of kernels that the trials of a side used; a kernel is (name, digest of its choices)."""
     if all(digest for trial in base | current for _, digest in trial):
         return base != current
     before, after = ({frozenset(name for name, _ in trial) for trial in side} for side in (base, current))
@@ -707,16 +729,16 @@ def _differ(base: frozenset[frozenset[tuple[str, str]]], current: frozenset[froz
 
 
 def _phase_of(kind: str) -> str:
-    """Return the phase in which a kind of work is done."""
+    """Return the phase in which a kind of work such as "conv_dgrad float32" is done: update, backward or forward."""
     name = kind.partition(" ")[0]
     if any(word in name for word in ("update", "unscale", "pack")):
         return "update"
     return "backward" if any(word in name for word in ("dgrad", "wgrad", "backward", "gradient")) else "forward"
 
 
-def _ran_other_kernels(pairs: Sequence[tuple[Trials, Trials]]) -> tuple[str, ...]:
-    """Return a note if the two sides ran different kernels for the same work, with the first such cell as an
-    example."""
+def _kernel_notes(pairs: Sequence[tuple[Trials, Trials]]) -> tuple[str, ...]:
+    """Return a note if the two sides ran different kernels for the same work, with the first such cell as an example,
+    else an empty tuple."""
     differing = [(base, phases) for base, current in pairs if (phases := other_kernels(base, current))]
     return tuple(
         f"base and current ran different kernels for the same work in {len(differing)} of {len(pairs)} cells: "
@@ -725,7 +747,8 @@ def _ran_other_kernels(pairs: Sequence[tuple[Trials, Trials]]) -> tuple[str, ...
     )
 
 
-def _mixed(side: str, cells: Sequence[Trials]) -> tuple[str, ...]:
-    """Return a note for each fact on which the trials of a cell disagree, each once per side."""
+def _mixture_notes(side: str, cells: Sequence[Trials]) -> tuple[str, ...]:
+    """Return a note for each fact on which the trials of one cell disagree, without duplicates. `side` is the name of
+    the side that `cells` belong to, "base" or "current"."""
     mixed = dict.fromkeys(note for cell in cells for note in comparability.mixtures(cell.records, cell.facts))
     return tuple(f"the trials of {side} differ in {note}" for note in mixed)

@@ -25,8 +25,8 @@ from tcbench.core.step_time import StepTime
 
 @dataclass(frozen=True)
 class Explanation:
-    """A cell's summary, its bottleneck (None if it was not measured), the gains from rungs that could be added, and the
-    one to try next (None if no known rung would help)."""
+    """The explanation of one cell's speed. `bottleneck` is None if the cell was not measured. `gains` are the changes
+    of rungs that could be tried; `advice` is the one to try next, None if no known rung would help."""
 
     summary: CellSummary
     bottleneck: Bottleneck | None
@@ -49,7 +49,8 @@ class Explanation:
 
     @property
     def undecided(self) -> Gain | None:
-        """If nothing helps significantly: the fastest of the smallest additions that were tried and may be faster."""
+        """The fastest of the smallest additions that were tried and may be faster. None if a rung is advised, or with
+        one trial per config."""
         if self.advice is not None or self.summary.unit == "steps":
             return None
         return best_measured(gain for gain in self.gains if gain.may_help)
@@ -62,8 +63,9 @@ def explain(
 ) -> tuple[Explanation, ...]:
     """Return one explanation per machine, cell and code, in the order of first appearance.
 
-    `records` come from `store.current`. `problem` returns, for a cell, the function that says why a list of rungs is no
-    config on its device. `parts` holds the modelled step times of cells, if known.
+    `records` come from `store.current`. `problem` takes a cell and returns a function from a list of rungs to the
+    reason why they cannot run on the cell's device (None if they can). `parts` holds the modelled step times of cells
+    that the model knows.
     """
     records = tuple(records)
     summaries = summarise(records)
@@ -79,7 +81,8 @@ def explain(
         cell_parts = (parts or {}).get(summary.cell)
 
         def expected(rungs: Sequence[str]) -> Interval | None:
-            """Return the predicted rate of another config in this cell's place; None if either has no prediction."""
+            """Return the predicted images/s of the cell with other rungs. None if the cell or the cell with these rungs
+            has no modelled step time."""
             other = (parts or {}).get(with_rungs(summary.cell, rungs))
             return None if cell_parts is None or other is None else expected_rate(bottleneck, cell_parts, other)
 
@@ -91,20 +94,20 @@ def explain(
 
 
 def with_rungs(cell: Cell, rungs: Sequence[str]) -> Cell:
-    """Return the cell with another config's rungs in its place."""
+    """Return the cell with the config that consists of `rungs`; the cell itself if it has these rungs."""
     if tuple(rungs) == cell.rungs:
         return cell
     return msgspec.structs.replace(cell, config="+".join(rungs), rungs=tuple(rungs))
 
 
 def _place(summary: CellSummary) -> object:
-    """Return what a cell shares with the cells it is compared to: setting, backend and batch size."""
+    """Return a key of the cells that are compared with each other: setting, backend and batch size."""
     return summary.setting, summary.cell.backend, summary.cell.batch_size
 
 
 def _tried_configs(summary: CellSummary, summaries: Sequence[CellSummary]) -> dict[tuple[str, ...], Tried]:
-    """Return the measured configs among `summaries` that may be candidates for this cell, by rungs, each with its rate
-    and its ratio. `summaries` are of the same place (`_place`). Ablations are excluded."""
+    """Return the rate in images/s and the ratio to this cell's rate of each measured config that may be a candidate for
+    it, by the config's rungs. `summaries` are the cells with the key `_place(summary)`. Ablations are left out."""
     may_be = is_candidate(summary.cell.rungs)
     return {
         other.cell.rungs: (other.images_per_s.value, rate_ratio)

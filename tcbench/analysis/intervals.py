@@ -43,7 +43,7 @@ def difference(first: Intervals, second: Intervals) -> list[tuple[float, float]]
 
 
 def covered(intervals: Intervals, cover: Intervals) -> list[float]:
-    """Return for each interval the length that `cover` overlaps."""
+    """Return, for each interval, the length of its overlap with `cover`."""
     begins, lengths = [begin for begin, _ in intervals], [0.0] * len(intervals)
     for begin, end in intersection(intervals, cover):
         lengths[bisect.bisect_right(begins, begin) - 1] += end - begin

@@ -86,8 +86,8 @@ class Pooled(Estimate):
 
 
 def pooled(estimates: Sequence[Estimate]) -> list[Estimate]:
-    """Return the ratios of all cells of a matrix with pooled variances, in order. `estimates` are of one metric. Cells
-    without any variation are returned unchanged."""
+    """Return the ratios of all cells of a matrix with pooled variances, in order. All `estimates` must be of one
+    metric. Cells whose trials do not vary are returned unchanged, as are all cells if fewer than `LEAST_CELLS` vary."""
     ratios = [estimate.ratio for estimate in estimates]
     # The variance of one trial: errors shrink with the number of trials, the noise does not.
     variances = np.array([r.error**2 * e.pairs for r, e in zip(ratios, estimates, strict=True)])
@@ -105,14 +105,15 @@ def pooled(estimates: Sequence[Estimate]) -> list[Estimate]:
 
 
 def degrees_of(estimate: Estimate, more: int = 0) -> float:
-    """Return the degrees of freedom of the variance of one trial. Both sides are assumed to vary equally, so all trials
-    count."""
+    """Return the degrees of freedom of the variance of one trial, with `more` additional trials per side. Both sides
+    are assumed to vary equally, so that all trials count."""
     return (1 if estimate.by_round else 2) * (estimate.pairs + more - 1)
 
 
 def _fitted(variances: Array, degrees: Array) -> tuple[Array, Array, float]:
-    """Fit the prior by EM. Returns the common variance and its multiples, the probability of each per cell, and the
-    prior's degrees of freedom.
+    """Fit the prior by EM. Return the variance levels (the common variance and its multiples, ascending), the posterior
+    probability of each level (one row per cell), and the prior's degrees of freedom. `variances` and `degrees` are the
+    cells' own.
 
     Each iteration fits the common level to the moments of the log variances (Smyth 2004, section 6.2), weighting each
     cell by its probability to belong to that level. By chance alone a log variance has the variance trigamma(degrees /
@@ -143,8 +144,8 @@ def _fitted(variances: Array, degrees: Array) -> tuple[Array, Array, float]:
 
 
 def _fits(levels: Array, degrees: Array | float, weight: float) -> Array:
-    """Return the log likelihood of each variance level (relative to the cell's own variance), up to a constant: the log
-    density of F."""
+    """Return the log likelihood of each variance level, up to a constant: the log density of the F distribution.
+    `levels` are relative to the cell's own variance, which has `degrees` degrees of freedom; the prior has `weight`."""
     return np.asarray(-(degrees * np.log(levels) + (degrees + weight) * np.log1p(degrees / weight / levels)) / 2)
 
 

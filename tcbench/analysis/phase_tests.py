@@ -51,7 +51,7 @@ _MOVED = 0.25
 """Level of the test that no other phase makes up for a loss, for all cells together, relative to the level of the test
 that anything changed. It can be wrong only where work moved and all other tests reject rightly."""
 
-_TELLING = 16
+_LEAST_DEGREES = 16
 """Degrees of freedom over all cells that are needed to estimate the change that phases share. The estimate uses one."""
 
 NOTHING: Mapping[Any, Any] = MappingProxyType({})
@@ -64,8 +64,12 @@ more than the threshold."""
 
 @dataclass(frozen=True)
 class PhaseTrials:
-    """Seconds of each phase per trial on both sides, and the base's step time. `by_round`: the whole step is compared
-    by round."""
+    """The times by which the phases of one cell are judged.
+
+    - `step_s`: the base's time per step in seconds.
+    - `base`, `current`: for each phase, its seconds per step in each trial of that side.
+    - `by_round`: the whole step is compared by pairs of trials of the same round.
+    """
 
     step_s: float
     base: Mapping[str, Sequence[float]]
@@ -80,20 +84,21 @@ class PhaseTrials:
         )
 
     def other_names(self, *names: str) -> tuple[str, ...]:
-        """Return the names of all phases but these."""
+        """Return the names of the phases that can be judged, except `names`."""
         return tuple(name for name in self.names if name not in names)
 
     def share(self, name: str) -> float:
-        """Return the phase's share of the time in all phases, averaged over base and current."""
+        """Return a phase's share of the total time in the phases that can be judged, averaged over base and current."""
         sides = zip(self._sides_s(name), self._sides_s(*self.names), strict=True)
         return statistics.fmean(math.fsum(phase_s) / (math.fsum(total_s) or math.inf) for phase_s, total_s in sides)
 
     @functools.cached_property
     def _sides_s(self) -> Callable[..., list[list[float]]]:
-        """A cached function of phase names: their total seconds in each trial of base and of current."""
+        """A cached function of phase names that returns two lists, for base and for current: the phases' total seconds
+        in each trial."""
 
         def sums(*names: str) -> list[list[float]]:
-            """Return for each side the total seconds of these phases in each trial."""
+            """Return, for base and for current, the total seconds of the phases `names` in each trial."""
             side_sums = []
             for side in (self.base, self.current):
                 trials = min(len(side[name]) for name in self.names)
@@ -103,7 +108,7 @@ class PhaseTrials:
         return functools.cache(sums)
 
     def mean_s(self, *names: str) -> float:
-        """Return the mean seconds of these phases in the base's trials."""
+        """Return the total seconds of the phases `names`, averaged over the base's trials."""
         return statistics.fmean(self._sides_s(*names)[0])
 
     @functools.cached_property
@@ -114,15 +119,16 @@ class PhaseTrials:
 
     @functools.cached_property
     def deviations(self) -> Callable[..., list[float]]:
-        """A cached function of phase names: the relative deviations of their total time from its mean, by trial. With
-        paired rounds, the deviation of current minus that of base; else those of base, then those of current."""
+        """A cached function of phase names that returns the relative deviations of their total time from its mean over
+        trials. With paired rounds it returns one value per round, the deviation of current minus that of base. Without,
+        it returns the deviations of the base's trials, then those of the current ones."""
 
-        def differ(*names: str) -> list[float]:
-            """Return the deviations of these phases' total time."""
+        def total_deviations(*names: str) -> list[float]:
+            """Return the relative deviations of the total time of the phases `names`."""
             base, current = (_relative_deviations(seconds) for seconds in self._sides_s(*names))
             return [y - x for x, y in zip(base, current, strict=True)] if self._paired else base + current
 
-        return functools.cache(differ)
+        return functools.cache(total_deviations)
 
     @functools.cached_property
     def degrees(self) -> int:
@@ -131,12 +137,16 @@ class PhaseTrials:
 
     @functools.cached_property
     def variance(self) -> Callable[..., float]:
-        """A cached function of phase names: the variance of `deviations`."""
-        return functools.cache(lambda *names: _dot(self.deviations(*names), self.deviations(*names)) / self.degrees)
+        """A cached function of phase names that returns the variance of their `deviations`."""
+        return functools.cache(
+            lambda *names: _dot_product(self.deviations(*names), self.deviations(*names)) / self.degrees
+        )
 
     def estimate(self, *names: str, common: Mapping[str, float] = NOTHING) -> Estimate | None:
-        """Return the ratio of throughputs if only these phases had changed, or None if one of them is not judged.
-        `common` holds, by other phase, the fraction of its relative change that is subtracted."""
+        """Return the ratio of throughputs current / base if only the phases `names` had changed. `common` holds, by
+        other phase, the fraction of its relative change that is subtracted.
+
+        None without names, if one of them cannot be judged, or if a changed step would take no time."""
         if not names or not set(names) <= set(self.names):
             return None
         base_s, current_s = self._sides_s(*names)
@@ -161,15 +171,15 @@ def _relative_deviations(values: Sequence[float]) -> list[float]:
     return [value / mean - 1 if mean else 0.0 for value in values]
 
 
-def _dot(first: Sequence[float], second: Sequence[float]) -> float:
+def _dot_product(first: Sequence[float], second: Sequence[float]) -> float:
     """Return the dot product."""
     return math.fsum(x * y for x, y in zip(first, second, strict=True))
 
 
 @dataclass(frozen=True)
 class PhaseVerdict:
-    """The verdict on one phase: its ratio with pooled noise, `unadjusted` and `adjusted` for changes that it shares
-    with the other phases, and the decision, if any."""
+    """The verdict on one phase. `unadjusted` is its ratio of throughputs with pooled noise, `adjusted` is the ratio
+    without changes that it shares with the other phases, and `decision` is None if nothing significant was found."""
 
     unadjusted: Estimate
     adjusted: Estimate
@@ -184,11 +194,12 @@ class PhaseVerdict:
 
 
 NONE = PhaseTrials(1.0, {}, {})
-"""Stands for a cell whose phases are not judged."""
+"""The times of a cell whose phases are not judged."""
 
 
 def judge(cells: Sequence[PhaseTrials], rule: Rule) -> list[dict[str, PhaseVerdict]]:
-    """Return the verdicts on each cell's phases, by phase name. `rule` is the rule for a whole step."""
+    """Return, for each cell, the verdicts on its phases by phase name. `rule` is the rule for a whole step, after
+    division among the cells."""
     judged: list[dict[str, PhaseVerdict]] = [{} for _ in cells]
     for name in dict.fromkeys(name for cell in cells for name in cell.names):
         unadjusted, adjusted = _pooled_estimates(cells, name), _adjusted_estimates(cells, name)
@@ -201,7 +212,8 @@ def judge(cells: Sequence[PhaseTrials], rule: Rule) -> list[dict[str, PhaseVerdi
     sums = functools.cache(functools.partial(_adjusted_estimates, cells))
 
     def may_be_undone(number: int, name: str, level: float) -> bool:
-        """Return whether another phase of the cell may have gained as much as this phase lost."""
+        """Return whether another phase of the cell may have gained as much as the phase `name` lost. `number` is the
+        index of the cell, and `level` is the level of the test on each pair of phases."""
         pairs = (sums(*sorted((name, other))).get(number) for other in cells[number].other_names(name))
         return any(estimate is None or estimate.ratio.limit(1 - level) >= 1 for estimate in pairs)
 
@@ -224,14 +236,14 @@ def judge(cells: Sequence[PhaseTrials], rule: Rule) -> list[dict[str, PhaseVerdi
 
 
 def lost(phases: Mapping[str, PhaseVerdict]) -> str | None:
-    """Return the significantly slower phase that lost most, or None."""
+    """Return the name of the phase judged slower that has the largest loss, or None if no phase is judged slower."""
     slower = [name for name, phase in phases.items() if phase.decision == "slower"]
     return min(slower, key=lambda name: phases[name].adjusted.ratio.log, default=None)
 
 
 def power(cells: Sequence[PhaseTrials], judged: Sequence[Mapping[str, PhaseVerdict]], rule: Rule) -> float | None:
     """Return the statistical power: the share of phases in which a loss of `rule.slowdown` of the step would be
-    detected. None without judged phases."""
+    detected. `judged` holds the verdicts of `judge` on the same cells. None if no phase is judged."""
     sums = functools.cache(functools.partial(_adjusted_estimates, cells))
     pair_rule = replace(rule, level=0.5, change_level=_MOVED * rule.change_level)
     powers = []
@@ -244,15 +256,17 @@ def power(cells: Sequence[PhaseTrials], judged: Sequence[Mapping[str, PhaseVerdi
 
 
 def _phase_rule(rule: Rule, share: float) -> Rule:
-    """Return the rule for a phase that takes this share of the step."""
+    """Return the rule for a phase that takes `share` of the step, from the rule for the whole step."""
     return replace(rule, level=rule.level * share, change_level=rule.change_level * SHARE * share)
 
 
 def _adjusted_estimates(cells: Sequence[PhaseTrials], *names: str) -> dict[int, Estimate]:
-    """Return the pooled estimates for these phases together, by cell number, adjusted for changes of the whole trial.
+    """Return the pooled estimates of the total time of the phases `names`, by cell index, adjusted for changes that
+    they share with the other phases. Cells that lack one of the phases are left out.
 
-    The phases' relative deviations are regressed on those of the other phases, by least squares over all cells, each
-    cell weighted by the variance of its whole step. Without enough trials for the fit, nothing is subtracted.
+    The relative deviations of `names` are regressed on those of the other phases, by least squares over all cells,
+    each cell weighted by the inverse variance of its whole step. With fewer than `_LEAST_DEGREES` degrees of freedom,
+    nothing is subtracted.
     """
     varying = {n: cell for n, cell in enumerate(cells) if {*names} < {*cell.names} and cell.variance(*cell.names)}
     variances: dict[str, list[float]] = grouped(
@@ -271,23 +285,24 @@ def _adjusted_estimates(cells: Sequence[PhaseTrials], *names: str) -> dict[int, 
         change = [0.0] * len(deviations)
         for other, weight in weights[n].items():
             change = [x + weight * y for x, y in zip(change, cell.deviations(other), strict=True)]
-        product += _dot(deviations, change) / cell.variance(*cell.names)
-        square += _dot(change, change) / cell.variance(*cell.names)
-    enough = square and sum(cell.degrees for cell in varying.values()) >= _TELLING
+        product += _dot_product(deviations, change) / cell.variance(*cell.names)
+        square += _dot_product(change, change) / cell.variance(*cell.names)
+    enough = square and sum(cell.degrees for cell in varying.values()) >= _LEAST_DEGREES
     slope = min(1.0, max(0.0, product / square)) if enough else 0.0
     common = {n: {other: slope * weight for other, weight in cell.items()} for n, cell in weights.items()}
     return _pooled_estimates(cells, *names, common=common)
 
 
 def _normalised(amounts: Mapping[str, float]) -> dict[str, float]:
-    """Return the positive amounts divided by the total."""
+    """Return each positive amount divided by the total of all amounts. Other amounts are left out."""
     return {name: amount / math.fsum(amounts.values()) for name, amount in amounts.items() if amount > 0}
 
 
 def _pooled_estimates(
     cells: Sequence[PhaseTrials], *names: str, common: Mapping[int, Mapping[str, float]] = NOTHING
 ) -> dict[int, Estimate]:
-    """Return the pooled estimates for these phases together, by cell number, after subtracting the `common` changes."""
+    """Return the pooled estimates of the total time of the phases `names`, by cell index. `common` holds, by cell index
+    and other phase, the fraction of that phase's relative change to subtract."""
     unpooled = (cell.estimate(*names, common=common.get(n, {})) for n, cell in enumerate(cells))
     estimates = {n: estimate for n, estimate in enumerate(unpooled) if estimate is not None}
     return dict(zip(estimates, noise.pooled(list(estimates.values())), strict=True))

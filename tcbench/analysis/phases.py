@@ -51,12 +51,13 @@ def phase_costs(measured: Sequence[Measurement], *, waits: bool = False) -> tupl
 def by_phase(
     trials: Iterable[Iterable[PhaseTimes]], times_s: Callable[[PhaseTimes], Iterable[float] | None]
 ) -> dict[str, list[float]]:
-    """Return the times of each phase over all trials, in the order of the phases. Phases without times are left out."""
+    """Return, for each phase, what `times_s` returns for it in all trials, as one list. Phases are in their order in a
+    step; phases without times are left out."""
     return grouped((phase.name, time_s) for phases in trials for phase in phases for time_s in times_s(phase) or ())
 
 
 def times_s(phase: PhaseTimes) -> tuple[float, ...]:
-    """Return a phase's time in each step, measured on the device if it was, else on the host."""
+    """Return a phase's seconds in each step: on the device if it was measured there, else on the host."""
     return phase.device_s or phase.host_s
 
 

@@ -28,15 +28,16 @@ stays far below: where trials differ by 1%, rounds differ by 0.7%."""
 
 
 def estimate(numerator: Sequence[float], denominator: Sequence[float]) -> Estimate:
-    """Return the ratio of two sides that have one figure per round, in order; paired if the rounds drift. Raises
-    ValueError with fewer than two figures a side, or for a figure that is not positive and finite."""
+    """Return the ratio numerator / denominator of two sides, each with one figure per round in order. The figures are
+    paired by round if the rounds drift. Raises ValueError with fewer than two figures a side, or for a figure that is
+    not positive and finite."""
     logs = [[math.log(figure) for figure in figures] for figures in (numerator, denominator)]
     return Estimate(_differences(*logs)) if _drifts(*logs) else Estimate(*map(SampleStats.from_values, logs))
 
 
 def difference(minuend: Sequence[float], subtrahend: Sequence[float]) -> Interval:
-    """Return minuend - subtrahend of plain values with its 95% interval, like `welch.difference`, but paired if the
-    rounds drift."""
+    """Return the mean of minuend - subtrahend with its 95% interval. Each side has one value per round, in order. The
+    values are paired by round if the rounds drift; otherwise `welch.difference` compares them."""
     sides = (minuend, subtrahend)
     if min(*minuend, *subtrahend) <= 0 or not _drifts(*([*map(math.log, side)] for side in sides)):
         return welch.difference(*sides)
@@ -48,7 +49,8 @@ _TREND_LEVEL = 0.01
 
 
 def trend(*sides: Sequence[float], tests: int = 1) -> Literal[-1, 0, 1]:
-    """Return 1 if the figures of every side rise from trial to trial, -1 if they fall, and 0 if chance may explain it.
+    """Return 1 if the figures of every side rise from trial to trial, -1 if those of every side fall, and 0 if neither
+    is significant. `tests` is the number of tests that share the level.
 
     Uses Kendall's S summed over the sides, with its normal approximation (R. Hirsch and J. Slack, "A nonparametric
     trend test for seasonal data with serial dependence", Water Resources Research 20, 1984). In addition, each side

@@ -41,7 +41,7 @@ class Scatter:
     pool: tuple[str, ...]
 
     def group(self, trials: Trials) -> SampleStats:
-        """Return a cell's log rate with the variance shrunk towards the run's scatter."""
+        """Return the mean log rate of a cell's trials, with their variance shrunk towards the run's scatter."""
         logs = [log for _, log in trials]
         n, mean = len(logs), math.fsum(logs) / len(logs)
         adjusted_logs = [log - self.round_effects.get(round_id, 0.0) for round_id, log in trials]
@@ -56,8 +56,8 @@ class Scatter:
 
 
 def scatter(cells: Sequence[Trials], pool: tuple[str, ...] = ("run",)) -> Scatter | None:
-    """Return how much the trials of these cells vary, or None if no cell has two trials. The cells must have been
-    measured on one machine in the same rounds. `pool` names the runs."""
+    """Return the variance model fitted to the trials of `cells`, or None if no cell has two trials. The cells must have
+    been measured on one machine in the same rounds. `pool` names the runs that measured them."""
     import numpy as np
 
     several = [trials for trials in cells if len(trials) > 1]

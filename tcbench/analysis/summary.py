@@ -32,7 +32,8 @@ class Setting(NamedTuple):
 
 
 class Outlier(NamedTuple):
-    """An outlying trial: its number, from 1, and its rate relative to the median rate of the cell's trials."""
+    """A trial with an outlying rate. `trial` counts from 1, and `ratio` is its rate relative to the median rate of the
+    cell's trials."""
 
     trial: int
     ratio: float
@@ -44,16 +45,18 @@ class CellSummary:
 
     - `machine`: rank 0's machine; None if no record of the run names it.
     - `status`, `reason`: those of the first successful trial, else of the first trial with the worst status.
-    - `throughput`: images/s over total time, on all ranks, on the log scale; ratios are made of these.
-    - `images_per_s`: its geometric mean over trials, with a 95% interval over `unit`; `step_time_s`: images per step
-      divided by that.
+    - `throughput`: the trials' images/s on all ranks, on the log scale. Ratios of cells are computed from it.
+    - `images_per_s`: the geometric mean of `throughput` with its 95% interval; `unit` is what the interval is based on.
+    - `step_time_s`: images per step / `images_per_s`; `step_time_median_s`: the median of all counted steps.
+    - `phase_host_s`: each phase with its seconds per step on the host.
+    - `settled`: every trial's warm-up settled.
     - `lost`: the largest share of CPU time that a trial did not get (`tcbench.core.record.HostLoad`); `throttled`: most
-      of it was withheld by a CPU quota.
+      of the lost time was withheld by a CPU quota.
     - `stall_s`: the longest step, if it is a stall (`stats.stall_s`).
-    - `runs`: ids of the runs that measured it; `began_at`: start of its first trial (UTC, ISO 8601).
-    - `codes`: the code that these runs measured; several if a run was resumed with other code.
+    - `runs`: ids of the runs that measured the cell; `began_at`: start of the first trial (UTC, ISO 8601).
+    - `codes`: the code that the runs measured; several if a run was resumed with other code.
     - `flops`: FLOPs of a step on all ranks, as declared by the step's author.
-    - `tuning_budgets_s`: the budgets for tuning its cuDNN plans, ascending.
+    - `tuning_budgets_s`: the time limits for tuning cuDNN's plans, ascending.
     """
 
     cell: Cell
@@ -97,8 +100,8 @@ class CellSummary:
 
     @property
     def setting(self) -> Setting:
-        """Everything but the config and the batch size. The config includes the backend and the settings that an
-        ablation changes; the number of ranks belongs to the setting."""
+        """The machine, the code, and the cell without config and batch size. The backend and the settings that an
+        ablation changes belong to the config; the number of ranks belongs to the setting."""
         cudnn = self.cell.scenario_cudnn or self.cell.cudnn
         cell = msgspec.structs.replace(
             self.cell, backend="", config="", rungs=(), batch_size=0, cudnn=cudnn, scenario_cudnn=None
@@ -125,8 +128,8 @@ def summarise(records: Iterable[Record]) -> tuple[CellSummary, ...]:
 
 
 def group_by_code(records: Iterable[Record]) -> dict[CellKey, list[Record]]:
-    """Return the records by machine, cell and code. Runs with different code or a different software stack are kept
-    apart, since `compare` would refuse to compare them."""
+    """Return the records grouped by machine, cell and code. Runs with different code or a different software stack get
+    different keys, since `compare` would refuse to compare them."""
     records = tuple(records)
     sources: dict[str, dict[Code, frozenset[tuple[str, str]]]] = {record.run_id: {} for record in records}
     for record in records:
@@ -182,6 +185,7 @@ def speedups(summaries: Sequence[CellSummary]) -> tuple[Interval | None, ...]:
     bases = {(s.setting, s.cell.batch_size): s for s in summaries if s.cell.config == base_name}
 
     def over_base(summary: CellSummary) -> Interval | None:
+        """Return the ratio of a cell's images/s to the base config's, or None if either was not measured."""
         base = bases.get((summary.setting, summary.cell.batch_size))
         speedup = ratio(summary, base) if base is not None else None
         return Interval(1.0, 1.0, 1.0) if speedup is not None and summary.cell.config == base_name else speedup
@@ -190,14 +194,15 @@ def speedups(summaries: Sequence[CellSummary]) -> tuple[Interval | None, ...]:
 
 
 def ratio(numerator: CellSummary, denominator: CellSummary) -> Interval | None:
-    """Return the ratio of two cells' images/s, or None if either was not measured."""
+    """Return the ratio of two cells' images/s with its 95% interval, or None if either was not measured."""
     if numerator.throughput is None or denominator.throughput is None:
         return None
     return welch.log_ratio(numerator.throughput, denominator.throughput).interval()
 
 
 def judged(summaries: Sequence[CellSummary]) -> frozenset[CellKey]:
-    """Return the keys of the cells whose speedup does not rest on the steps of a single trial, on either side."""
+    """Return the keys of the cells whose speedup over the base config can be tested, because neither the cell nor its
+    base has only the steps of a single trial."""
     base = base_config(summaries)
     by_steps = {(s.setting, s.cell.batch_size) for s in summaries if s.cell.config == base and s.unit == "steps"}
     judgeable = (s for s in summaries if s.unit != "steps")
@@ -205,8 +210,8 @@ def judged(summaries: Sequence[CellSummary]) -> frozenset[CellKey]:
 
 
 def unsure(numerator: CellSummary, denominator: CellSummary) -> bool:
-    """Return whether two cells may be equally fast: the interval of their ratio includes 1, or one of them has only the
-    steps of a single trial, which do not show how trials vary."""
+    """Return whether two cells may be equally fast: the 95% interval of their ratio includes 1, or one of them has only
+    the steps of a single trial, which do not show how trials vary. False if either was not measured."""
     interval = ratio(numerator, denominator)
     return interval is not None and (interval.holds(1.0) or "steps" in (numerator.unit, denominator.unit))
 
@@ -218,12 +223,13 @@ def best(summaries: Iterable[CellSummary]) -> CellSummary | None:
 
 
 def environments(records: Sequence[Record]) -> dict[str, Environment]:
-    """Return the environment of each run, from its first record that has one."""
+    """Return the environment of each run by run id, from the run's first record that has one. Runs without one are left
+    out."""
     return {record.run_id: record.environment for record in reversed(records) if record.environment is not None}
 
 
 def _log_rates(cell: Cell, group: Sequence[Record]) -> list[tuple[tuple[str, int], float]]:
-    """Return the round and the logarithm of the rate of each successful trial."""
+    """Return, for each successful trial, its round (run id and trial number) and the logarithm of its images/s."""
     return [
         ((record.run_id, record.trial), math.log(images_per_s(cell.images_per_step, measured.counted_times_s)))
         for record in group
@@ -238,10 +244,11 @@ def _summary(
     log_rates: scatter.Trials,
     run_scatter: scatter.Scatter | None,
 ) -> CellSummary:
-    """Return the summary of one cell.
+    """Return the summary of one cell, whose records are `group`.
 
-    `log_rates` are the round and the log throughput of each successful trial. `run_scatter` is the variance model that
-    was fitted to all cells of the run, or None."""
+    `environments` holds each run's environment, for records without one. `log_rates` holds the round and the log
+    throughput of each successful trial. `run_scatter` is the variance model that was fitted to all cells of the run;
+    None if no cell has two trials."""
     machine, cell, codes = key
     ok = [record for record in group if record.status == "ok"]
     record = representative(group)
@@ -298,7 +305,8 @@ def _outlier(rates: scatter.Trials) -> Outlier | None:
 
 
 def declared_work(measured: Measurement) -> tuple[float, float]:
-    """Return the FLOPs and bytes of a step on one rank as declared by its author, each 0 if not declared."""
+    """Return the FLOPs and the bytes of a step on one rank as declared by the step's author, each 0 if not declared.
+    Declarations for the whole step take precedence over the sums of those for phases."""
     works = measured.declared or ()
     step = next((work for work in works if not work.phase), None)
     flops, n_bytes = sum(work.flops for work in works if work.phase), sum(work.bytes for work in works if work.phase)

@@ -46,7 +46,7 @@ class HeldBack:
 
     @property
     def inverse(self) -> HeldBack:
-        """The same for the reciprocal ratio."""
+        """The interval for the reciprocal ratio, base / current."""
         return replace(self, interval=1 / self.interval)
 
 
@@ -83,8 +83,8 @@ class Rule:
         return "pass" if low > worst else "inconclusive"
 
     def held_back(self, ratio: LogRatio) -> HeldBack | None:
-        """Return why a ratio is inconclusive although its 95% interval seems to decide, or None if it does not seem
-        so."""
+        """Return the interval that keeps a ratio inconclusive although its 95% interval excludes the threshold. None if
+        the ratio is not inconclusive, or if its 95% interval includes the threshold."""
         worst, interval_95 = 1 - self.threshold, ratio.interval()
         if self.judge(ratio) != "inconclusive" or interval_95.low <= worst <= interval_95.high:
             return None
@@ -150,8 +150,9 @@ DEFAULT_INTERIMS = (3, 4, 6, 8)
 
 
 def interims(trials: Sequence[int] = DEFAULT_INTERIMS, rule: Rule | None = None) -> tuple[Interim, ...]:
-    """Return the looks of a gate with the level divided among them. Raises ValueError unless `trials` are one to four
-    ascending numbers from 2 up."""
+    """Return the looks of a gate, each with a rule that has its part of the levels of `rule` (default: `Rule()`).
+    `trials` holds the trials per side at each look. Raises ValueError unless they are one to four ascending numbers
+    of at least 2."""
     rule = rule or Rule()
     if not 1 <= len(trials) <= MOST_INTERIMS:
         raise ValueError(f"expected one to {MOST_INTERIMS} looks, got {len(trials)}")

@@ -47,15 +47,15 @@ class SampleStats:
 
     @staticmethod
     def from_figures(figures: Sequence[float]) -> SampleStats:
-        """Return the group of one figure per trial, on the log scale. Raises ValueError with fewer than two figures, or
-        for a figure that is not positive and finite."""
+        """Return the statistics of the logarithms of `figures`, one figure per trial. Raises ValueError with fewer than
+        two figures, or for a figure that is not positive and finite."""
         if not all(0 < figure < math.inf for figure in figures):
             raise ValueError("a figure that is not positive and finite has no logarithm")
         return SampleStats.from_values([math.log(figure) for figure in figures])
 
     @staticmethod
     def from_values(values: Sequence[float]) -> SampleStats:
-        """Return the group of plain values, without logarithms. Raises ValueError with fewer than two values."""
+        """Return the statistics of `values` without taking logarithms. Raises ValueError with fewer than two values."""
         if len(values) < LEAST_TRIALS:
             raise ValueError("a group needs at least two trials")
         mean = math.fsum(values) / len(values)
@@ -63,7 +63,7 @@ class SampleStats:
 
     @staticmethod
     def from_steps(rate: float, times_s: Sequence[float]) -> SampleStats:
-        """Return the group of a single trial, judged by its steps.
+        """Return the statistics of a single trial: the logarithm of its `rate`, with a variance from its step times.
 
         The variance is that of the relative step times (delta method: a small relative change is a change of the
         logarithm), and `n` is the effective sample size after lag-1 autocorrelation (`tcbench.core.stopping`). With a
@@ -77,34 +77,35 @@ class SampleStats:
 
     @property
     def inverse(self) -> SampleStats:
-        """The group of the reciprocal figures."""
+        """The statistics of the reciprocal figures."""
         return replace(self, mean=-self.mean)
 
     def with_more_trials(self, more: int) -> SampleStats:
-        """Return the group with `more` additional trials, assuming that mean and variance stay the same."""
+        """Return the statistics with `more` additional trials, assuming that mean and variance stay the same."""
         if not more:
             return self
         return replace(self, n=self.n + more, degrees=None if self.degrees is None else self.degrees + more)
 
     @property
-    def part(self) -> tuple[float, float]:
-        """Squared standard error of the mean without drift, and its degrees of freedom."""
+    def squared_error(self) -> tuple[float, float]:
+        """The squared standard error of the mean without drift, and its degrees of freedom."""
         return self.variance / self.n, self.n - 1 if self.degrees is None else self.degrees
 
     @property
     def mean_interval(self) -> Interval:
-        """The mean with Student's 95% confidence interval, for a group of plain values."""
+        """The mean with Student's 95% confidence interval. Only for plain values, not for logarithms."""
         return _interval_around(self.mean, math.sqrt(self.variance / self.n), self.n - 1)
 
     @property
     def geometric_mean(self) -> LogRatio:
         """The geometric mean of the figures with its standard error: Student's t on the logarithms."""
-        return LogRatio(self.mean, *_combine_errors([self.part, (self.drift / self.n, self.drift_degrees)]))
+        return LogRatio(self.mean, *_combine_errors([self.squared_error, (self.drift / self.n, self.drift_degrees)]))
 
 
 def throughput(images_per_step: int, trials_s: Sequence[Sequence[float]]) -> SampleStats:
-    """Return a cell's images/s as a group of trials, from the counted step times of each trial; with a single trial, as
-    a group of its steps. Raises ValueError without trials, or for a trial without steps."""
+    """Return the statistics of a cell's images/s on the log scale. `trials_s` holds the counted step times of each
+    trial; with a single trial, the variance comes from its steps. Raises ValueError without trials, or for a trial
+    without steps."""
     rates = [images_per_s(images_per_step, times_s) for times_s in trials_s]
     return SampleStats.from_steps(rates[0], trials_s[0]) if len(rates) == 1 else SampleStats.from_figures(rates)
 
@@ -124,7 +125,8 @@ class LogRatio:
         return exp(self.log)
 
     def reach(self, probability: float) -> float:
-        """Return the distance on the log scale from the estimate to its limit at this probability."""
+        """Return the distance on the log scale from the estimate to its one-sided limit at this probability. It is
+        negative below 0.5, and 0 if the error is 0."""
         return quantile(probability, self.degrees) * self.error if self.error else 0.0
 
     def limit(self, probability: float) -> float:
@@ -182,8 +184,8 @@ class Estimate:
 
 
 def estimate(numerator: Sequence[float], denominator: Sequence[float]) -> Estimate:
-    """Return the ratio of two sides of independent trials. Raises ValueError with fewer than two figures a side, or for
-    a figure that is not positive and finite."""
+    """Return the ratio numerator / denominator of two sides of independent trials, given one figure per trial. Raises
+    ValueError with fewer than two figures a side, or for a figure that is not positive and finite."""
     return Estimate(SampleStats.from_figures(numerator), SampleStats.from_figures(denominator))
 
 
@@ -194,7 +196,8 @@ def log_ratio(numerator: SampleStats, denominator: SampleStats) -> LogRatio:
 
 
 def difference(minuend: Sequence[float], subtrahend: Sequence[float]) -> Interval:
-    """Return the difference of the means of plain values with its 95% interval."""
+    """Return mean(minuend) - mean(subtrahend) with its 95% interval. Raises ValueError with fewer than two values a
+    side."""
     sides = SampleStats.from_values(minuend), SampleStats.from_values(subtrahend)
     return _interval_around(sides[0].mean - sides[1].mean, *_error_of_difference(*sides))
 
@@ -213,7 +216,7 @@ def geometric_mean(ratios: Sequence[LogRatio]) -> LogRatio:
 
 
 def quantile(probability: float, degrees: float) -> float:
-    """Return the quantile of Student's t distribution."""
+    """Return the quantile of Student's t distribution at this probability."""
     from scipy.special import stdtrit  # imported here, since it would double the start-up time of most commands
 
     return float(stdtrit(degrees, probability))
@@ -222,7 +225,7 @@ def quantile(probability: float, degrees: float) -> float:
 def _error_of_difference(first: SampleStats, second: SampleStats) -> tuple[float, float]:
     """Return the standard error of the difference of two means, and its degrees of freedom."""
     sides = (first, second)
-    parts = [side.part for side in sides]
+    parts = [side.squared_error for side in sides]
     if not first.pool or first.pool != second.pool:
         return _combine_errors([*parts, *((side.drift / side.n, side.drift_degrees) for side in sides)])
     # The effects of common rounds cancel. Hypothetical further rounds are common to both sides.
@@ -230,12 +233,12 @@ def _error_of_difference(first: SampleStats, second: SampleStats) -> tuple[float
     common_rounds = len(first.rounds & second.rounds) + further_rounds
     drift_factor = max(0.0, 1 / first.n + 1 / second.n - 2 * common_rounds / (first.n * second.n))
     error, degrees = _combine_errors([*parts, (first.drift * drift_factor, first.drift_degrees)])
-    return error, min(degrees, first.part[1] + second.part[1] - first.shared)
+    return error, min(degrees, first.squared_error[1] + second.squared_error[1] - first.shared)
 
 
 def _combine_errors(parts: Sequence[tuple[float, float]]) -> tuple[float, float]:
-    """Return the standard error of a sum and its degrees of freedom, from the squared error and the degrees of freedom
-    of each part."""
+    """Return the standard error of a sum and its degrees of freedom. `parts` holds the squared standard error and the
+    degrees of freedom of each independent term."""
     total = math.fsum(squared for squared, _ in parts)
     if total == 0.0:
         return 0.0, min(degrees for _, degrees in parts)
