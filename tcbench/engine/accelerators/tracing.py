@@ -95,6 +95,7 @@ class TracingAccelerator(Accelerator):
         return functools.partial(self.events.append, Event("launch", work))
 
     def capture(self, run: Callable[[], None]) -> Callable[[], None]:
+        """Move the events of `run` to `captured`, and return a function that records the launch of a graph."""
         before = len(self.events)
         run()
         self.captured = tuple(self.events[before:])

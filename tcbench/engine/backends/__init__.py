@@ -19,7 +19,7 @@ from tcbench.core.packages import Package
 from tcbench.core.record import DEFAULT_BACKEND, Cell, Input, KfacSettings
 from tcbench.engine.accelerators.device import Device, OpenDevice, find_device
 from tcbench.engine.backends import own
-from tcbench.engine.models import described
+from tcbench.engine.models import find_model
 from tcbench.engine.models.geometry import Network
 from tcbench.engine.rung import RungSet
 from tcbench.engine.session import Session
@@ -66,7 +66,7 @@ def builds_models(name: str) -> bool:
 
 def model_of(cell: Cell) -> Network | None:
     """Return the model that a cell trains; None for a user's own step, or for an unknown model."""
-    return described(cell.model, cell.variant, cell.image_size) if builds_models(cell.backend) else None
+    return find_model(cell.model, cell.variant, cell.image_size) if builds_models(cell.backend) else None
 
 
 def backend_problem(name: str) -> str | None:

@@ -23,7 +23,7 @@ def known_models() -> Mapping[str, Network]:
     return MODELS
 
 
-def described(name: str, variant: str, image_size: int) -> Network | None:
+def find_model(name: str, variant: str, image_size: int) -> Network | None:
     """Return a model by name, or None if the model or its variant is unknown, or if the image is too small for it."""
     model = MODELS.get(name)
     return model if model and variant in model.variants and image_size >= model.min_image_size else None

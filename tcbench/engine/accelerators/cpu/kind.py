@@ -55,6 +55,7 @@ class Cpu(DeviceKind):
             yield Finding("ok", "oneDNN", f"{library.version()}: used on the CPU, with NumPy for the rest")
 
     def open(self, device: str, settings: CudnnSettings, threads: int, host_speed: float = 1.0) -> OpenDevice:
+        """Open oneDNN's accelerator if oneDNN can be used here, else NumPy's; see `DeviceKind.open`."""
         from tcbench.engine.accelerators.cpu.onednn import library
         from tcbench.engine.accelerators.cpu.onednn.accelerator import OneDnnAccelerator
         from tcbench.engine.accelerators.cpu.reference.accelerator import NumpyAccelerator

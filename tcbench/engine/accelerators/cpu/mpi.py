@@ -62,6 +62,7 @@ class MpiReducer:
             request.Test()
 
     def close(self) -> None:
+        """Wait for pending reductions, but at most _CLOSE_S seconds."""
         until = time.monotonic() + _CLOSE_S
         while not self._mpi.Request.Testall(self._pending) and time.monotonic() < until:
             time.sleep(1e-3)

@@ -110,6 +110,7 @@ class CudaAccelerator(Accelerator):
         return array
 
     def copy(self, source: Array, target: Array) -> None:
+        """Copy an array to a device array in stream order; a host array goes through page-locked memory first."""
         check_copy(source, target)
         if not isinstance(source, np.ndarray):
             target.data.copy_from_device_async(source.data, target.nbytes, self.stream)
@@ -211,6 +212,9 @@ class CudaAccelerator(Accelerator):
             yield
 
     def capture(self, run: Callable[[], None]) -> Callable[[], None]:
+        """Capture the work that `run` launches as a CUDA graph, and return a function that launches the graph.
+
+        If `run` raises an error, the capture is ended first."""
         self._capturing = True
         self.stream.begin_capture()
         try:

@@ -78,6 +78,8 @@ class VirtualAccelerator(Accelerator):
         return array
 
     def copy(self, source: Array, target: Array) -> None:
+        """Put a copy on the stream. The contents of a host array are copied to a staging buffer, which takes real
+        time."""
         check_copy(source, target)
         if isinstance(source, VirtualArray):
             self.stream.put(self._copy_task("memcpy DtoD", target.nbytes, self._model.in_memory_s(2 * target.nbytes)))
@@ -129,6 +131,7 @@ class VirtualAccelerator(Accelerator):
         return self._graph_pool.held_bytes
 
     def capture(self, run: Callable[[], None]) -> Callable[[], None]:
+        """Capture the tasks that `run` launches, and return a function that launches them as one task."""
         self.stream.begin_capture()
         try:
             run()

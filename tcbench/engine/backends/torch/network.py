@@ -88,6 +88,7 @@ class Tiles(nn.Module):
         self.out = out
 
     def forward(self, x: Any) -> Any:
+        """Return the means over the windows of square maps x (N, C, H, H), as (N, C, out, out)."""
         stride = x.shape[2] // self.out
         if stride == 0:  # fewer pixels than outputs: each is the mean of all
             return F.adaptive_avg_pool2d(x, 1).expand(-1, -1, self.out, self.out)

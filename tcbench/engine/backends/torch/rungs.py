@@ -94,6 +94,7 @@ class TorchCudaGraph(Rung):
         return recipe.with_wrapper(at_fixed_addresses)
 
     def step(self, phases: Any, settings: Any) -> Any:
+        """Keep the input's phase, and replace all others by one that replays them as a captured graph."""
         from tcbench.engine.backends.torch.replay import TorchReplay
 
         io, *compute = phases
@@ -114,6 +115,8 @@ class CudnnBenchmark(Rung):
 
     @contextlib.contextmanager
     def scope(self, settings: Any) -> Iterator[None]:
+        """Turn PyTorch's timing of cuDNN's algorithms on, without a limit on their number, and restore both
+        settings."""
         import torch
 
         previous = torch.backends.cudnn.benchmark, torch.backends.cudnn.benchmark_limit

@@ -108,6 +108,7 @@ class GpuSite(Site):
         return self._pinned[0].upload(x, t)
 
     def dali(self) -> dali.Placement:
+        """Return the placement of a DALI pipeline on this GPU, whose batches become tensors without a copy."""
         return dali.Placement(
             device_id=self.device.index,
             decoder="mixed",

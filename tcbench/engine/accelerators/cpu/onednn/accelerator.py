@@ -25,7 +25,7 @@ class OneDnnAccelerator(HostArrays):
         self.engine = _engine(threads)
         self.engine.met_nan = False
         # Keyed by id(), since equal operations are the same object. The reference keeps the id from being reused.
-        self._chosen: dict[int, tuple[Choice | None, w.Work]] = {}
+        self._choices: dict[int, tuple[Choice | None, w.Work]] = {}
 
     def batch_norm(self, norm: w.Norm, eps: float, momentum: float) -> BatchNormRoute:
         if norm.dtype == "float64":
@@ -33,9 +33,10 @@ class OneDnnAccelerator(HostArrays):
         return batch_norm.route(norm, eps, momentum)
 
     def prepare(self, work: w.Work, *arrays: Array) -> Callable[[], None]:
-        chosen = self._chosen.get(id(work))
+        """Return a launch by oneDNN's implementation, which is chosen once per operation, or else by NumPy."""
+        chosen = self._choices.get(id(work))
         if chosen is None:
-            chosen = self._chosen[id(work)] = self._choose(work), work
+            chosen = self._choices[id(work)] = self._choose(work), work
         choice = chosen[0]
         return self._fallback.prepare(work, *arrays) if choice is None else choice.bind(*arrays)
 
@@ -44,7 +45,7 @@ class OneDnnAccelerator(HostArrays):
 
         Operations are grouped by name and dtype. One entry per operation would make records ten times as large."""
         plans: dict[tuple[str, str], list[tuple[Choice | None, str]]] = {}
-        for choice, work in self._chosen.values():
+        for choice, work in self._choices.values():
             kind = f"{work.name} {_dtype(work)}", choice.name if choice else NUMPY
             plans.setdefault(kind, []).append((choice, f"{work.key} {choice.place if choice else 0}"))
         return tuple(

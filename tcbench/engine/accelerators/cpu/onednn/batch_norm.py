@@ -101,11 +101,11 @@ def _forward_by_onednn(engine: Engine, work: BatchNormForward) -> Choice:
     return _faster(engine, work, Choice(bind, primitive.name))
 
 
-def _noting_nan(engine: Engine, work: BatchNormForward, bind: _Bind) -> _Bind:
+def _with_nan_check(engine: Engine, work: BatchNormForward, bind: _Bind) -> _Bind:
     """Return `bind` with launches that look for NaN in the result (`Engine.met_nan`)."""
     inv_std_position = [operand.name for operand in work.operands].index("inv_std")
 
-    def bind_noting(*arrays: Array) -> Callable[[], None]:
+    def bind_checked(*arrays: Array) -> Callable[[], None]:
         """Bind arrays, and return a launch that also checks the statistics for NaN."""
         launch, inv_std = bind(*arrays), arrays[inv_std_position]
 
@@ -115,7 +115,7 @@ def _noting_nan(engine: Engine, work: BatchNormForward, bind: _Bind) -> _Bind:
 
         return run
 
-    return bind_noting
+    return bind_checked
 
 
 def _backward_by_onednn(engine: Engine, work: BatchNormBackward) -> Choice:
@@ -158,7 +158,7 @@ def _by_c(engine: Engine, work: _Works) -> Choice:
     functions = _compiled()
     assert functions is not None
     bind = _bind_to_c(functions, work, engine.team.bind, functools.partial(engine.scratch, "batch norm"))
-    return Choice(_noting_nan(engine, work, bind) if isinstance(work, BatchNormForward) else bind, _IN_C)
+    return Choice(_with_nan_check(engine, work, bind) if isinstance(work, BatchNormForward) else bind, _IN_C)
 
 
 _VALUES = 16
@@ -264,7 +264,7 @@ def _faster(engine: Engine, work: _Works, choice: Choice) -> Choice:
     if not choice.name.startswith(SLOWER):
         return choice
     bind = functools.partial(make_launch, work)
-    by_numpy = _noting_nan(engine, work, bind) if isinstance(work, BatchNormForward) else bind
+    by_numpy = _with_nan_check(engine, work, bind) if isinstance(work, BatchNormForward) else bind
     return fastest(engine, work, [choice, Choice(by_numpy, NUMPY)])
 
 

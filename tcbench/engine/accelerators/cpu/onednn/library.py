@@ -344,7 +344,7 @@ class Engine:
         self._call("primitive_desc_query", primitive, _IMPLEMENTATION_NAME, 0, byref(name))
         return (name.value or b"").decode()
 
-    def other_implementation(self, primitive: int) -> bool:
+    def advance_implementation(self, primitive: int) -> bool:
         """Advance a description to oneDNN's next implementation. If there is none, invalidate it and return False."""
         return bool(self._library.dnnl_primitive_desc_next_impl(primitive) == 0)
 

@@ -25,6 +25,7 @@ def relu_backward(engine: Engine, work: w.ReluBackward) -> Choice:
     """Return oneDNN's implementation of gx = gy where y > 0, else 0."""
 
     def describe(stored: int) -> int:
+        """Return the description of ReLU's gradient on arrays with the descriptor handle `stored`."""
         forward = _describe_relu(engine, stored)
         return engine.describe(
             "eltwise_backward", library.RELU_FROM_OUTPUT, stored, stored, stored, 0.0, 0.0, forward, engine.plain

@@ -95,7 +95,7 @@ def descriptions(
             continue
         while len(described) < most:
             other = describe(computed)
-            if not all(engine.other_implementation(other) for _ in described):
+            if not all(engine.advance_implementation(other) for _ in described):
                 break
             if engine.implementation(other).startswith(SLOWER):
                 break

@@ -26,6 +26,7 @@ class ConvStats(Rung):
     source = "NVIDIA cuDNN documentation, graph patterns: ConvGenStats; MLPerf Training v1.0 ResNet-50"
 
     def parts(self, parts: Any, settings: Any) -> Any:
+        """Replace the units by ones whose convolutions compute batch statistics."""
         from tcbench.engine.backends.chainer import ops
 
         class StatsUnit(parts.unit):
@@ -33,6 +34,8 @@ class ConvStats(Rung):
 
             # cuDNN cannot fuse statistics into a convolution of an image's three channels.
             def forward(self, x: Any, shortcut: Any = None) -> Any:
+                """Apply the unit. With a bias or fewer input channels than MIN_CHANNELS, apply that of earlier
+                rungs."""
                 if self.conv.bias or self.conv.in_channels < MIN_CHANNELS:
                     return super().forward(x, shortcut)
                 sums = ops.convolution_2d_stats(x, self.w, **self.geometry)

@@ -30,6 +30,7 @@ class CudaGraph(Rung):
         return recipe.with_wrapper(at_fixed_addresses)
 
     def step(self, phases: Any, settings: Any) -> Any:
+        """Keep the input's phase, and replace all others by one that replays them as a captured graph."""
         from tcbench.engine.accelerators.replay import Replay
 
         io, *compute = phases

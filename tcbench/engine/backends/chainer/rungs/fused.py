@@ -18,12 +18,14 @@ class Fused(Rung):
     source = "talk, slide 25"
 
     def parts(self, parts: Any, settings: Any) -> Any:
+        """Replace the units by ones that fuse what follows a convolution."""
         from tcbench.engine.backends.chainer import ops
 
         class FusedUnit(parts.unit):
             """A unit that computes batch normalisation (or a bias), addition and ReLU in one operation."""
 
             def normalise(self, h: Any, shortcut: Any) -> Any:
+                """Apply everything after the convolution in one operation. Without ReLU there is nothing to fuse."""
                 if self.conv.bias:
                     return ops.bias(h, self.b, layout=self.spec.layout, relu=self.conv.relu)
                 if not self.conv.relu:

@@ -19,6 +19,7 @@ class Im2colRung(Rung):
     source = "K. Chellapilla et al., High Performance Convolutional Neural Networks for Document Processing, 2006"
 
     def parts(self, parts: Any, settings: Any) -> Any:
+        """Replace the units by ones that convolve by im2col."""
         from tcbench.engine.backends.chainer import ops
 
         class Im2colUnit(parts.unit):
