@@ -14,8 +14,8 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 @dataclass(frozen=True)
 class Baseline:
-    """The contents of a baseline. `commits` are those of the user's project if recorded, else of tcbench, else its
-    versions. `began_at` is the start of the first trial (UTC, ISO 8601)."""
+    """A summary of a baseline. `commits` are the commits of the user's project if recorded, else tcbench's commits,
+    else its versions. `cells` and `trials` are numbers. `began_at` is the start of the first trial (UTC, ISO 8601)."""
 
     name: str
     path: Path
@@ -37,9 +37,9 @@ class BrokenBaseline:
 
 
 def keep(name: str, results: Iterable[Record], out: Path, *, replace: bool = False) -> Path:
-    """Store the current ones of these records under a name, and return the file, which is written completely or not at
-    all. Raises StoreError for an invalid name, for an existing baseline unless `replace`, without records, and if the
-    folder cannot be written."""
+    """Store the newest record of each trial in `results` as a baseline, and return its path. The file is written
+    completely or not at all. Raises StoreError for an invalid name, for an existing baseline unless `replace`, without
+    records, and if the file cannot be written."""
     path = _path(name, out)
     records = store.current(results)
     if not records:
@@ -72,7 +72,7 @@ def names(out: Path) -> tuple[str, ...]:
 
 
 def read(name: str, out: Path) -> Baseline:
-    """Return the contents of the baseline of this name. Raises StoreError."""
+    """Return the summary of the baseline of this name. Raises StoreError if it does not exist or cannot be read."""
     path = baseline_path(name, out)
     return describe(name, path, store.read([path]).records)
 

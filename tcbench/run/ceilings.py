@@ -25,11 +25,12 @@ from tcbench.run.worker_launch import python_module, worker_environment
 def find_ceilings(summary: CellSummary, reached: Mapping[str, Reached], *, fresh: bool, progress: Progress) -> Ceilings:
     """Return the ceilings of a cell's device.
 
-    A device of this machine is measured, or taken from the cache unless `fresh`. For another machine the cache is used,
-    or else the property file of its GPU. No ceiling is lower than what parts of steps `reached`: if this very machine
-    exceeded a ceiling, it is measured again, and if it is still exceeded, the rate that was reached takes its place.
+    For a device of this machine they come from the cache unless `fresh`, else they are measured. For another machine
+    they come from the cache, else from the property file of its GPU. `reached` holds rates that parts of steps reached
+    on the device. If a rate exceeds a ceiling of this very machine, the ceilings are measured again; a ceiling that is
+    still exceeded is raised to the rate.
 
-    Raises SelectionError if none of these sources has it.
+    Raises SelectionError if the ceilings of another machine are unknown.
     """
     limits, is_here = _cached(summary), _is_here(summary)
     is_same_machine = is_here and machine.is_machine_of(summary.environment)
@@ -58,7 +59,8 @@ def recorded_ceilings(summary: CellSummary) -> Ceilings | None:
 
 
 def trial_ceilings(record: Record | None) -> Ceilings | None:
-    """Return the ceilings of a trial's device without measuring, or None."""
+    """Return the ceilings of a trial's device from the cache or its property file, without measuring. None without a
+    record, or if neither has them."""
     return None if record is None else recorded_ceilings(summarise([record])[0])
 
 
@@ -72,7 +74,8 @@ def _cached(summary: CellSummary) -> Ceilings | None:
 
 
 def _keep(summary: CellSummary, measured: Ceilings) -> Ceilings:
-    """Store the highest rates ever measured or reached, and return them. A cache that cannot be written is ignored."""
+    """Merge ceilings into those in the cache, and return the highest of both. If the cache cannot be written, return
+    `measured`."""
     try:
         return measured.store(_cache_name(summary))
     except StoreError:
@@ -80,7 +83,7 @@ def _keep(summary: CellSummary, measured: Ceilings) -> Ceilings:
 
 
 def _from_file(summary: CellSummary) -> Ceilings | None:
-    """Return the figures of the GPU's property file, or None if it has none."""
+    """Return the published peak rates of a cell's GPU, or None if the GPU has no property file."""
     card = card_of(summary)
     if card is None:
         return None
@@ -98,14 +101,14 @@ def card_of(summary: CellSummary) -> GpuFile | None:
 
 
 def _is_here(summary: CellSummary) -> bool:
-    """Return whether the cell's device is in a machine of this name."""
+    """Return whether this machine has a device under the name of the summary's machine."""
     kind = kind_of(summary.cell.device)
     return kind.simulates is None and any(device.machine == summary.machine for device in kind.devices())
 
 
 def _measure(summary: CellSummary) -> Ceilings:
-    """Measure the ceilings in a separate process, with no more threads than there are processors. Raises
-    TcbenchError."""
+    """Measure the ceilings of a cell's device in a separate process, with the cell's threads but no more than there are
+    processors. Raises TcbenchError."""
     threads = max(1, min(summary.cell.threads, machine.usable_cpus()))
     cell = msgspec.structs.replace(summary.cell, threads=threads)
     command = python_module(sys.executable, "tcbench.run.ceilings", cell.device, str(threads))

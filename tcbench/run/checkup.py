@@ -56,7 +56,8 @@ def _processor() -> Finding:
 
 
 def disturbances() -> Iterator[Finding]:
-    """Yield findings on what would disturb a measurement on the host."""
+    """Yield a finding for each condition of the host that would disturb measurements, and one if git refuses to name
+    the commit. None on a quiet host."""
     load, cpus = average(), len(kernel.affinity())
     if load > 0.5 * cpus:
         busy = f"{load:.1f} processes were busy over the last minute on {cpus} cores: results will be noisy"
@@ -84,7 +85,7 @@ remedy, and the state of tcbench without it."""
 
 
 def _packages() -> Iterator[Finding]:
-    """Yield a finding for each dependency."""
+    """Yield a finding for each dependency in `_DEPENDENCIES`: whether it is installed and can be imported."""
     for distributions, module, why, remedy, without in _DEPENDENCIES:
         installed = machine.versions(distributions)
         name, version = next(iter(installed.items()), (distributions[0], None))
@@ -101,7 +102,7 @@ def _packages() -> Iterator[Finding]:
 
 
 def _ranks() -> Finding:
-    """Return whether trials with many ranks can be started. A missing launcher matters only to users of --ranks."""
+    """Return the finding on whether trials with many ranks can be started. Only users of --ranks need that."""
     try:
         version = importlib.metadata.version("mpi4py")
         return Finding("ok", "ranks", f"mpi4py {version}, started by {launcher.find(None).words[0]}")
@@ -111,7 +112,7 @@ def _ranks() -> Finding:
 
 
 def _data() -> Finding:
-    """Return whether the generated images exist."""
+    """Return the finding on whether the generated images exist."""
     images = generated_images()
     if images.n_files is None:
         return Finding(
@@ -121,7 +122,8 @@ def _data() -> Finding:
 
 
 def _writable(folder: Path) -> Finding:
-    """Return whether files can be written in the folder, or where it would be made."""
+    """Return the finding on whether files can be written in a folder or, if it does not exist, in its nearest existing
+    parent."""
     try:
         existing = folder.absolute()
         while not existing.exists():

@@ -29,12 +29,13 @@ TRACES = "traces-v3"
 
 @dataclass(frozen=True)
 class Demand:
-    """A trace without its order.
+    """The demands of a training step on a GPU: a trace, reduced to counts.
 
     - `phases`: the number of requests of the host to the GPU in each phase.
-    - `works`: each distinct work, with how often a step launches it, within a captured graph or not.
-    - `replayed`: the launches within the captured graph.
-    - `prepared`: as in Trace.
+    - `replayed`: the number of launches within the captured graph.
+    - `works`: each distinct operation, with the number of its launches per step, within a captured graph or not.
+    - `peak_bytes`: the most GPU memory that is allocated at one time.
+    - `prepared`: the number of launches that the host sets up anew in each step, as in `Trace`.
     """
 
     phases: dict[str, int]
@@ -50,7 +51,7 @@ class Demand:
 
 
 def _trace(properties: GpuProperties, cell: Cell) -> Demand | str:
-    """Return what a step demands, or why the cell's backend cannot tell."""
+    """Return what a step of the cell demands of a GPU with these properties, or the reason why it cannot be traced."""
     try:
         trace = trace_cell(cell, properties)
     except TcbenchError as error:
@@ -63,8 +64,9 @@ def _trace(properties: GpuProperties, cell: Cell) -> Demand | str:
 def trace_all(
     cells: Iterable[Cell], properties: GpuProperties, *, fresh: bool, processes: int, progress: Progress
 ) -> dict[Cell, Demand | str]:
-    """Return what a step of each cell demands, from the cache or by tracing it now, or why it is not known. Cells whose
-    traces cannot differ are traced once. With 0 `processes`, only cached demands are returned."""
+    """Return what a step of each cell demands, or the reason why that is unknown, from the cache or by tracing it now.
+    Cells with equal traces are traced once. `fresh` ignores cached traces. With 0 `processes`, nothing is traced and
+    only cells with cached demands are returned."""
     traces = Cache(cache.folder(TRACES), fresh=fresh)
     traced_cells = {cell: _traced(cell) for cell in cells}
     keys: dict[Cell, Key] = {
@@ -85,7 +87,8 @@ def trace_all(
 
 
 def _traced(cell: Cell) -> Cell:
-    """Return the cell that is traced in place of all cells with the same trace."""
+    """Return the cell without the settings that do not change its trace. Cells that give the same result have equal
+    traces."""
     return msgspec.structs.replace(
         cell,
         scenario="",
@@ -103,7 +106,8 @@ def _traced(cell: Cell) -> Cell:
 def _trace_anew(
     cells: Sequence[Cell], properties: GpuProperties, processes: int
 ) -> Iterable[tuple[Cell, Demand | str]]:
-    """Yield each cell with its demand, or why it is not known, traced in several processes if that is worth it."""
+    """Trace cells, and yield each with its demand or the reason why that is unknown. Several cells are traced in
+    `processes` processes, a single one in this process. Raises TcbenchError if a process was killed."""
     processes = processes if min(processes, len(cells)) > 1 else 0
     # Must be set before NumPy is imported. A trace touches none of its memory, so huge pages would only cost time.
     environment = {"NUMPY_MADVISE_HUGEPAGE": "0"}
@@ -130,7 +134,7 @@ def _to_entry(demand: Demand) -> Entry:
 
 
 def _from_entry(entry: Entry | None) -> Demand | None:
-    """Return the demand of a cache entry, or None if it is missing or of another form."""
+    """Return the demand that a cache entry holds, or None if there is no entry or it has another form."""
     if entry is None:
         return None
     try:
@@ -143,7 +147,8 @@ def _from_entry(entry: Entry | None) -> Demand | None:
 
 @functools.cache
 def _work(key: str) -> Work:
-    """Return the work that a key describes. Raises ValueError or KeyError for a key of another version."""
+    """Return the operation that a key (`Work.key`) describes. Raises ValueError or KeyError for a key of another
+    version."""
     fields: dict[str, Any] = json.loads(key)
     kind = _kinds()[fields.pop("work")]
     return msgspec.convert(fields, kind, strict=False)
@@ -151,7 +156,7 @@ def _work(key: str) -> Work:
 
 @functools.cache
 def _kinds() -> dict[str, type[Work]]:
-    """Return the classes of works by their names."""
+    """Return all subclasses of Work by their attribute `name`."""
     kinds = [Work]
     for kind in kinds:  # the list grows while it is iterated
         kinds += kind.__subclasses__()

@@ -17,7 +17,8 @@ def runs_on_host(cell: Cell) -> bool:
 
 
 def absent_device(figures: GpuFile) -> tuple[DeviceKind, Device]:
-    """Return the kind and the device that a GPU's figures describe. Raises SelectionError where no kind takes them."""
+    """Return the device with the figures of a GPU that is not in this machine, preceded by its kind. Raises
+    SelectionError if no kind of device can forecast it."""
     for kind in device_kinds().values():
         device = kind.absent(figures)
         if device is not None:

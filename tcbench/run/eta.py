@@ -34,9 +34,9 @@ _SCATTER = 1.3
 class CellTimes:
     """The times of a cell's trials.
 
-    - `durations_s`: of the finished trials, without `tuning_s`, divided by the pace, so that they are as at the begin
-      of the run.
-    - `tuning_s`: the time that the first trial took to tune plans, which are cached.
+    - `durations_s`: the duration of each finished trial without tuning, divided by the pace (`TimeLeft.pace`) at which
+      it ran.
+    - `tuning_s`: the longest time that a trial took to tune plans. Later trials take the plans from the cache.
     - `measured`: whether the last trial gave step times.
     """
 
@@ -45,7 +45,7 @@ class CellTimes:
     measured: bool = False
 
     def with_record(self, record: Record, pace: float) -> CellTimes:
-        """Return the times after one more trial."""
+        """Return the times after one more trial, which ran at this pace (`TimeLeft.pace`)."""
         tuning_s, measured = 0.0, record.measurement
         if measured and any(plan.budget_s is not None and not plan.from_cache for plan in measured.plans):
             tuning_s = max(0.0, sum(measured.warmup_times_s[:1]) - statistics.fmean(measured.step_times_s))
@@ -55,13 +55,16 @@ class CellTimes:
 
 @dataclass(frozen=True)
 class TimeLeft:
-    """The remaining trials (by their cells), and what is known about the times of cells. Immutable: `finished`, `tuned`
-    and `stepped` return the next estimate.
+    """The remaining trials and what is known about their durations. Immutable: `finished`, `tuned` and `stepped` return
+    the next estimate.
 
-    - `running`: the first of the remaining cells, with its step time so far; `tuning`: its time for tuning plans.
-    - `ratios`: actual / expected duration of the last trials, with the pace not taken into account.
-    - `slowdown`: by what factor the machine's other work slows a step, before any was measured.
-    - `foreseen`: predicted seconds of a step, for cells that the step-time model knows.
+    - `remaining`: the cell of each remaining trial, the running trial first.
+    - `seen`: the times of the cells that have finished trials.
+    - `running`: the cell of the running trial with its step time so far in seconds, divided by the pace.
+    - `tuning`: the cell of the last trial that tuned plans, with the seconds that tuning took.
+    - `ratios`: actual / expected duration of each of the last trials, at the pace of the run's begin.
+    - `slowdown`: the factor by which other work on the machine slows a step, as assumed before any was measured.
+    - `foreseen`: predicted seconds per step, for cells that the step-time model knows.
     """
 
     remaining: tuple[Cell, ...] = ()
@@ -91,8 +94,8 @@ class TimeLeft:
 
     @property
     def pace(self) -> float:
-        """How much longer trials take now than at the begin of the run: the median ratio of the last trials, if it is
-        beyond their scatter. A single wrong estimate has no effect, three of five do."""
+        """The factor by which trials take longer now than at the begin of the run: the median of the last `ratios`, or
+        1 if it is within their usual scatter. A single wrong estimate has no effect, three of five have one."""
         ratio = statistics.median((*self.ratios, *[1.0] * (_LAST_TRIALS - len(self.ratios))))
         return 1.0 if 1 / _SCATTER < ratio < _SCATTER else ratio
 
@@ -112,7 +115,8 @@ class TimeLeft:
         return self._sum_s(cell, foreseen) * (statistics.median(ratios) if ratios else 1.0)
 
     def _sum_s(self, cell: Cell, foreseen: Mapping[Cell, float]) -> float:
-        """Return the seconds of a trial's parts, with the step time from `foreseen` or else from the arithmetic."""
+        """Return the expected seconds of a trial as the sum of its start-up, warm-up, profiled and timed steps. The
+        step time is taken from `foreseen`, or else from the amount of arithmetic."""
         kind, settings = kind_of(cell.device), cell.measure
         step_s = foreseen.get(cell, _image_s(cell) * cell.batch_size) * self.slowdown
         profiled = 0 if kind.is_host else settings.profiled_steps
@@ -123,8 +127,8 @@ class TimeLeft:
         return kind.assumed_startup_s * self.slowdown + steps_s + (shortest_s + longest_s) / 2
 
     def _tuning_s(self, cell: Cell) -> float:
-        """Return the expected seconds of tuning: those of the running trial if known, and 0 for a cell whose plans are
-        cached."""
+        """Return the expected seconds of tuning in the next trial of a cell: the known time of the running trial, 0 for
+        a cell with finished trials, whose plans are cached, and else the median over the other cells."""
         if self.tuning and self.tuning[0] == cell:
             return self.tuning[1]
         if not self.seen or self.seen.get(cell, CellTimes()).durations_s:
@@ -137,7 +141,7 @@ class TimeLeft:
         return not self.seen and not self.foreseen and any(model_of(cell) is None for cell in cells)
 
     def remaining_s(self, spent_on_first_s: float = 0.0) -> float:
-        """Return the seconds until the run ends, with `spent_on_first_s` of the running trial already spent."""
+        """Return the expected seconds until the run ends. The running trial has already taken `spent_on_first_s`."""
         if not self.remaining:
             return 0.0
         costs_s = {cell: self.trial_s(cell) for cell in dict.fromkeys(self.remaining)}
@@ -152,10 +156,12 @@ def estimate(
     foreseen: Mapping[Cell, float] | None = None,
     earlier: Iterable[Record] = (),
 ) -> TimeLeft:
-    """Return the time left before the first trial of these cells.
+    """Return the estimate of the time left before the first of these cells is measured.
 
-    `before` are trials of an earlier part of the run. `earlier` are trials of another run on the machine; those of each
-    cell count as a single one, which this run's trials soon outweigh.
+    - `before`: trials of an earlier part of the run.
+    - `slowdown`, `foreseen`: as in `TimeLeft`.
+    - `earlier`: trials of another run on the machine. All trials of a cell count as one, so that this run's trials soon
+      outweigh them.
     """
     nothing_seen = TimeLeft(slowdown=slowdown, foreseen=foreseen or {})
     earlier_times = functools.reduce(TimeLeft.finished, earlier, nothing_seen).seen.items()
@@ -169,7 +175,8 @@ def estimate(
 
 @functools.lru_cache(1024)
 def _image_s(cell: Cell) -> float:
-    """Return the seconds per image according to the model's arithmetic."""
+    """Return the seconds that a cell's device is expected to take per image, from the model's arithmetic and the rate
+    of an ordinary device of its kind."""
     model = model_of(cell)
     if model is None:
         return _ASSUMED_ITEM_S

@@ -46,8 +46,9 @@ _DECISIONS: Mapping[str, Decision] = {"regression": "regression", "pass": "pass"
 
 
 class GateVerdict(msgspec.Struct, frozen=True):
-    """A gate's verdict on one cell by one metric, as stored in its file. `why` is the reason if figures are not. The
-    verdict rests on the first `trials` successful trials of each side (None: on all trials)."""
+    """A gate's verdict on one cell by one metric, as stored in its file. `cell` is the cell's label. `why` is the
+    reason for a verdict that does not follow from figures. The verdict rests on the first `trials` successful trials of
+    each side (None: on all trials)."""
 
     cell: str
     metric: str
@@ -64,8 +65,8 @@ class GateVerdict(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True)
 class Trial:
-    """One trial to run: its side, the index of its cell in the gate, its number within the side, and the look it
-    belongs to."""
+    """One trial to run: its side, the index of its cell in the gate, its number among the cell's trials on that side,
+    and the index of the look for which it is needed."""
 
     side: Role
     cell: int
@@ -75,8 +76,8 @@ class Trial:
 
 @dataclass(frozen=True)
 class CellState:
-    """The state of one cell: the trials of both sides, the number of looks taken, and for each metric the decision and
-    its look, if decided."""
+    """The state of one cell in a gate. `decisions` holds, for each metric, the decision with the index of its look, or
+    None while it is undecided. `base` and `current` are the records of the trials so far."""
 
     metrics: tuple[Metric, ...]
     decisions: tuple[Decided | None, ...]
@@ -94,19 +95,20 @@ class CellState:
 
     @property
     def even(self) -> bool:
-        """Whether both sides run and have equally many successful trials."""
+        """Whether no side gave up and both have the same number of successful trials."""
         return not self.gave_up and self.ok(BASE) == self.ok(CURRENT)
 
     def figures(self, side: Role, metric: int) -> list[float]:
-        """Return the metric's figures of the successful trials, inverted if less is better, so that more is always
-        better."""
+        """Return the figures of a side's successful trials by the metric at this index. Figures where less is better
+        are inverted, so that more is always better."""
         definition = self.metrics[metric]
         figures = (definition.read(record) for record in self.trials(side) if record.status == "ok")
         return [figure if definition.more_is_better else 1 / figure for figure in figures if figure is not None]
 
     def standard_errors_from(self, trials: int, log: float) -> float:
         """Return the distance between the measured log ratio and `log` in standard errors, by the first metric and the
-        first `trials` trials. Cells far from the threshold are the likeliest to be decided by more trials."""
+        first `trials` successful trials of each side. It is 0 with fewer than two, and infinite if the error is 0.
+        Cells far from the threshold are the likeliest to be decided by more trials."""
         current, base = (self.figures(side, 0)[:trials] for side in (CURRENT, BASE))
         if min(len(current), len(base)) < LEAST_TRIALS:
             return 0.0
@@ -115,8 +117,8 @@ class CellState:
 
     @functools.cached_property
     def gave_up(self) -> Role | None:
-        """The side that cannot give figures, because it failed twice or in a way that will not change. None if both
-        can."""
+        """The side that gives no more figures, because it had two failed trials or one that was no accident
+        (`ACCIDENTS`). None if there is no such side."""
         for side in (CURRENT, BASE):
             failures = [record.status for record in self.trials(side) if record.status != "ok"]
             if len(failures) > 1 or any(status not in ACCIDENTS for status in failures):
@@ -125,14 +127,14 @@ class CellState:
 
     @functools.cached_property
     def decided(self) -> bool:
-        """Whether there is a decision by every metric that both sides have."""
+        """Whether a look was taken and there is a decision by every metric for which both sides have figures."""
         return bool(self.interims_taken) and all(
             decision is not None or not all(self.figures(side, metric) for side in (BASE, CURRENT))
             for metric, decision in enumerate(self.decisions)
         )
 
     def is_over(self, interims: Sequence[Interim]) -> bool:
-        """Return whether the cell needs no more trials."""
+        """Return whether the cell needs no more trials. `interims` are all looks of the gate."""
         if self.gave_up:
             return bool(self.base and self.current)
         return self.decided or self.interims_taken == len(interims)
@@ -152,7 +154,8 @@ class Gate:
     metrics: tuple[Metric, ...]
 
     def certain(self) -> tuple[Trial, ...]:
-        """Return the trials up to the end of each cell's present look, in order. They run whatever their results."""
+        """Return the trials that each unfinished cell still needs for its present look, in the order in which they run.
+        None of them depends on the results of the others. Empty at the end of the gate."""
         unfinished = [(place, cell) for place, cell in enumerate(self.cells) if not cell.is_over(self.interims)]
         numbers = range(self.interims[-1].trials)
         turns = [(number, *cell) for number in numbers for cell in unfinished]
@@ -196,7 +199,9 @@ class Gate:
         return tuple(verdicts)
 
     def _left_open(self, cell: CellState, ended: str) -> tuple[str | None, int | None]:
-        """Return why a cell has looks left (None if it has none), and the trials per side of its last look, if any."""
+        """Return why a cell is not decided although it has looks left, and the trials per side of its last look.
+
+        The reason is None after all looks. The number is None if no look was taken or a side gave up."""
         looks = cell.interims_taken
         if cell.gave_up:
             failed = next(record.status for record in cell.trials(cell.gave_up) if record.status != "ok")
@@ -208,8 +213,8 @@ class Gate:
         return f"{ended} before look {looks + 1} of {len(self.interims)} ({trials_ahead} trials a side)", trials
 
     def _judged(self, number: int) -> Gate:
-        """Return the gate after its look `number`: all cells with the look's trials are judged together. A decided cell
-        keeps its decision, and its trials contribute to the pooled noise."""
+        """Return the gate after its look with the index `number`. All cells that have the look's trials are judged
+        together. A cell that is already decided keeps its decision, and its trials contribute to the pooled noise."""
         look, decisions = self.interims[number], [list(cell.decisions) for cell in self.cells]
         for metric, definition in enumerate(self.metrics):
             rows: list[_Row] = []
@@ -234,7 +239,7 @@ class Gate:
 
 
 def start(cells: int, interims: Sequence[Interim], metrics: Sequence[str] = ("throughput",)) -> Gate:
-    """Return the gate before its first trial. `metrics` are names of METRICS."""
+    """Return a gate of `cells` cells with these looks, before its first trial. `metrics` are names in METRICS."""
     chosen = tuple(METRICS[name] for name in metrics)
     return Gate((CellState(chosen, (None,) * len(chosen)),) * cells, tuple(interims), chosen)
 
@@ -317,8 +322,8 @@ def _without_trials(cell: Cell, metric: str) -> CellComparison:
 
 
 class _Row(NamedTuple):
-    """The records of one cell on both sides, and its decision. Only records up to the n-th successful one count (None:
-    all)."""
+    """The records of one cell on both sides, and its decision if it has one. Only the records up to the successful one
+    with the number `trials` count (None: all)."""
 
     base: Sequence[Record]
     current: Sequence[Record]
@@ -327,7 +332,7 @@ class _Row(NamedTuple):
 
 
 def _compare(rows: Sequence[_Row], metric: str, rule: Rule) -> Comparison:
-    """Return the comparison of some cells by a metric. Cells without a decision are judged."""
+    """Return the comparison of cells by a metric. Cells with a decision keep it, the others are judged by `rule`."""
     base = [record for row in rows for record in _first_ok(row.base, row.trials)]
     current = [record for row in rows for record in _first_ok(row.current, row.trials)]
     decisions = {row.base[0].cell.key: row.decision for row in rows if row.decision is not None}

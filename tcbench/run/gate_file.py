@@ -57,8 +57,9 @@ class GateQuestion(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GateFile(msgspec.Struct, frozen=True, kw_only=True):
-    """The content of a gate's file. `names` are the two sides' names for display. `verdicts` are those of the cells in
-    the question, then of the `gone` cells that only base's scenario has; empty until the gate has ended.
+    """The content of a gate's file. `names` are the names of base and current for display. `gone` are the cells that
+    only base's scenario has. `verdicts` are first those on the cells in the question, then those on the cells in
+    `gone`; they are empty until the gate has ended.
 
     Versions of `schema_version`: in 1, the decisions were stored apart from the verdicts, under `judged`; in 2, each
     verdict holds its number of trials.
@@ -79,8 +80,8 @@ class GateFile(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _CellDecisions(msgspec.Struct, frozen=True):
-    """A cell in a file of version 1: the decision and its trials per side for each metric, and the number of looks
-    taken."""
+    """A cell in a file of version 1. For each metric, `decisions` holds the decision and its number of trials per side,
+    or None. `interims` is the number of looks taken."""
 
     decisions: tuple[tuple[Decision, int] | None, ...]
     interims: int
@@ -105,7 +106,8 @@ def record_files(path: Path) -> dict[Role, Path]:
 
 
 def stored_trials(path: Path) -> dict[Role, tuple[Record, ...]]:
-    """Return the records of both sides, one per trial; of a repeated trial the last one. Raises StoreError."""
+    """Return the records of both sides of a gate, given the path of the gate's file: the last record of each trial. A
+    side without a file has none. Raises StoreError."""
     files = record_files(path).items()
     return {side: store.newest(store.read([file]).records) if file.exists() else () for side, file in files}
 
@@ -149,7 +151,8 @@ def _with_trials(content: GateFile, first: _FirstForm) -> GateFile:
 
 
 def read_finished(base: Path, current: Path) -> GateFile | None:
-    """Return the content of a gate's file, if the two paths are the sides of a finished gate, else None."""
+    """Return the content of a gate's file if `base` and `current` are the files of records of a finished gate, else
+    None. Raises StoreError if the gate's file cannot be read."""
     path = verdicts_path(current)
     if path is None or not path.is_file():
         return None
@@ -167,15 +170,16 @@ def unfinished(folder: Path) -> Path | None:
 
 
 def judged(content: GateFile, state: Gate, spent: str | None = None) -> GateFile:
-    """Return the content with the verdicts of a gate that has ended. `spent` is the note that its budget ended it, if
-    so."""
+    """Return the content with the verdicts of a gate that has ended in this state. `spent` is a note about the budget
+    if it ended the gate, else None."""
     ended = "the budget was spent" if spent else "the gate ended"
     notes = (spent, *content.notes) if spent else content.notes
     return msgspec.structs.replace(content, verdicts=state.verdicts(content.question.cells, ended), notes=notes)
 
 
 def shown(content: GateFile, compared: Sequence[CellComparison]) -> GateFile:
-    """Return the content with the verdicts as shown, which include failed trials and gone cells."""
+    """Return the content with the verdicts of the comparison that users see, which take failed trials and the `gone`
+    cells into account. `compared` holds a comparison per cell and metric, in the order of `content.verdicts`."""
     trials = itertools.chain((verdict.trials for verdict in content.verdicts), itertools.repeat(None))
     verdicts = (
         GateVerdict(cell.cell.label, cell.metric.name, cell.verdict, cell.failing, cell.why, n)

@@ -10,7 +10,7 @@ from tcbench.run.plan import Plan
 
 def check_folder(plan: Plan, progress: Progress) -> None:
     """Check the user's images before the run, so that a bad folder is one error and not many failed cells. Raises
-    DataError."""
+    DataError if the folder cannot be used or has more classes than the scenario's model."""
     cell = plan.cells[0].cell
     n_classes = image_classes(cell.input, partial(progress, "checking the images"))
     if n_classes > cell.n_classes:

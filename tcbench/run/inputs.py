@@ -119,7 +119,8 @@ def newest_timeline(out: Path, tell: Callable[[str], None]) -> Path:
 
 
 def _age(path: Path) -> tuple[str, int]:
-    """Return a key that sorts runs from the oldest to the newest."""
+    """Return a key by which files of runs and profiles are sorted from the oldest to the newest: the start time in the
+    name, else the time of the last write, and the number within that second."""
     from tcbench.core.store import believable_start, stamp
 
     match = _START_TIME.search(path.name.removesuffix(".json.gz").removesuffix(".jsonl"))
@@ -133,7 +134,7 @@ Accepted = Literal["records", "timelines", "profiles", "documents"]
 
 - "records": records only.
 - "timelines": timelines beside records, or alone.
-- "profiles": the same; timelines alone also supply the records of their trials.
+- "profiles": timelines beside records, or alone; timelines alone also supply the records of their trials.
 - "documents": timelines and documents of `tcbench numerics` beside records.
 """
 
@@ -221,7 +222,8 @@ def select_cells(
 
 
 def match_configs(patterns: Iterable[str], configs: Sequence[str]) -> list[str]:
-    """Return the configs that match names or globs, in the order of the patterns.
+    """Return the configs that match one of the patterns (names or globs), in the order of the patterns, without
+    duplicates.
 
     Raises SelectionError for a pattern without a match.
     """
@@ -258,10 +260,11 @@ def split_numerics(paths: Sequence[Path]) -> tuple[list[Path], list[Path]]:
 
 
 def files_beside(paths: Iterable[Path], pattern: str) -> dict[Path, Path]:
-    """Return the files that match a pattern, within folders of records and next to files of records.
+    """Return the files that match a glob, by their resolved paths. `paths` are folders, which are searched, and files
+    of records, whose folders are searched without subfolders.
 
-    Keys are resolved paths. Next to a file that git does not track, files that it tracks are skipped: they may be from
-    someone else.
+    Next to a file that git does not track, files that it tracks are skipped: they may be from someone
+    else.
     """
     from tcbench.core.git import tracked
 

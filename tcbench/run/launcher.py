@@ -25,14 +25,14 @@ _COUNT = "{n}"
 
 @dataclass(frozen=True)
 class Launcher:
-    """The part of a command line before the rank's own command; `{n}` stands for the number of ranks. `is_local`: all
-    ranks start on this host."""
+    """A program that starts ranks. `words` is the part of its command line before the rank's own command, in which
+    `{n}` stands for the number of ranks. `is_local`: all ranks start on this host."""
 
     words: tuple[str, ...] = ()
     is_local: bool = True
 
     def command(self, n: int, rank: list[str]) -> list[str]:
-        """Return the command line that starts `n` ranks."""
+        """Return the command line that starts `n` ranks. `rank` is the command line of one rank."""
         return [*(word.replace(_COUNT, str(n)) for word in self.words), *rank]
 
     def __str__(self) -> str:
@@ -42,8 +42,9 @@ class Launcher:
 
 
 def find(requested: str | None) -> Launcher:
-    """Return the launcher for the option `--launcher`: `mpirun`, `srun`, or a command line with {n} in it. Without the
-    option it is srun within a Slurm allocation, else mpirun. Raises SelectionError."""
+    """Return the launcher that `--launcher` requests: `mpirun`, `srun`, or a command line with {n} in it. If
+    `requested` is None, it is srun within a Slurm allocation, else mpirun. Raises SelectionError if the launcher or
+    mpi4py is not installed."""
     if not MPI.is_installed():
         raise SelectionError(f"many ranks need the package {MPI.module}: {MPI.install}")
     job = os.environ.get("SLURM_JOB_ID")
@@ -60,8 +61,8 @@ def find(requested: str | None) -> Launcher:
 
 
 def _is_over(job: str) -> bool:
-    """Return whether Slurm says that this job does not exist, so that its environment variables are left from an ended
-    job."""
+    """Return whether Slurm reports that a job no longer exists, although its environment variables are still set. False
+    if Slurm does not answer."""
     try:
         words = ["squeue", "--noheader", f"--jobs={job}", "--format=%T"]
         answer = process.ask(words, environment=outside_jobs(os.environ), limit_s=10)
@@ -90,7 +91,8 @@ NAMED = ("mpirun", "srun")
 
 
 def _program(name: str) -> str:
-    """Return a launcher's path: next to this Python, where a wheel installs it, else on PATH. Raises SelectionError."""
+    """Return a launcher's path: next to this Python, where a wheel installs it, else on PATH. Raises SelectionError if
+    it is in neither."""
     installed = Path(sys.executable).parent / name
     path = str(installed) if "/" not in name and os.access(installed, os.X_OK) else shutil.which(name)
     if path is None:
@@ -114,8 +116,8 @@ def _mpirun() -> tuple[str, ...]:
 
 
 def fitting(plan: Plan, launcher: Launcher, *, explicit: bool) -> Plan:
-    """Return the plan, skipping cells with more ranks than this host has cores or devices for, if all ranks would run
-    on it. Raises SelectionError for such a cell if the user gave the number of ranks (`explicit`)."""
+    """Return the plan. If all ranks start on this host, cells with more ranks than it has cores or devices are marked
+    as skipped, or raise SelectionError if the user gave the number of ranks (`explicit`)."""
     cells = []
     for planned in plan.cells:
         reason = planned.skip_reason or _why_not(planned.cell, launcher)
@@ -137,10 +139,10 @@ def _why_not(cell: Cell, launcher: Launcher) -> str | None:
 
 
 def find_for(plan: Plan, name: str | None, *, explicit: bool) -> tuple[Plan, Launcher]:
-    """Return the plan, with cells skipped that have too many ranks for this host, and the launcher for its ranks.
+    """Return the plan, in which cells with too many ranks for this host are skipped, and the launcher for its ranks.
 
-    `explicit`: the user gave the number of ranks. Then, cells that cannot run raise SelectionError, as does a missing
-    launcher in any case.
+    `name` is the value of `--launcher`, None if not given. Raises SelectionError if the launcher is missing, and, if
+    the user gave the number of ranks (`explicit`), for a cell that cannot run.
     """
     if explicit and kind_of(plan.device.name).simulates is not None:
         reasons = [planned.skip_reason for planned in plan.cells if planned.cell.ranks > 1 and planned.skip_reason]

@@ -75,9 +75,10 @@ class Plan:
 
 
 def make(scenario: Scenario, selection: Selection, device: Device, *, remote: bool = False) -> Plan:
-    """Return the plan of a selection from a scenario on a device. What does not exist raises SelectionError or
-    ScenarioError; what exists but cannot run is skipped. `remote`: the device is in another machine, so that packages
-    missing here do not matter."""
+    """Return the plan of a selection from a scenario on a device. Cells that cannot run there are marked as skipped.
+    `remote`: the device is in another machine, so that packages missing here do not matter.
+
+    Raises SelectionError or ScenarioError for configs, models or settings that do not exist."""
     scenario = scenario.on(device.kind)
     sizes = scenario.batch_sizes
     batch_sizes = selection.batch_sizes or ((sizes[len(sizes) // 2],) if selection.quick else sizes)
@@ -139,10 +140,11 @@ def make(scenario: Scenario, selection: Selection, device: Device, *, remote: bo
 
 
 def _without_other_precision(configs: tuple[Config, ...], device: Device) -> tuple[tuple[Config, ...], str]:
-    """Return the configs in only one low precision, with the note on what is left out.
+    """Return the configs without those in the less suitable of bf16 and fp16, and a note on what is left out.
 
-    On a processor that emulates one of bf16 and fp16, the other is kept. If it computes in both, bf16 is kept; if in
-    neither, fp16, which the talk used.
+    On a processor with instructions for only one of the two, that one is kept. If it has instructions for both, bf16 is
+    kept; if for neither, fp16, which the talk used. On other devices, and with at most one of the two in `configs`, all
+    configs are returned with an empty note.
     """
     lows = [low for low in LOW_PRECISIONS if any(low in config.rungs for config in configs)]
     if not kind_of(device.name).is_host or len(lows) < 2:
@@ -158,8 +160,9 @@ def _without_other_precision(configs: tuple[Config, ...], device: Device) -> tup
 
 
 def _base_and_best(scenario: Scenario, configs: tuple[Config, ...], device: Device) -> tuple[Config, ...]:
-    """Return the first of these configs, and the top of the last ladder that ends in one of them, if possible without
-    emulated rungs. Two configs without a ladder are both returned. Raises SelectionError if no ladder qualifies."""
+    """Return the first of `configs` and the last config of a ladder: of the last ladder that ends in one of `configs`,
+    if possible without emulated rungs. If no ladder does, two configs are returned as they are, and any other number
+    raises SelectionError."""
     tops = [ladder[-1] for ladder in scenario.ladders if ladder[-1] in configs[1:]] or [
         *configs[1:][: len(configs) == 2]
     ]
@@ -172,7 +175,8 @@ def _base_and_best(scenario: Scenario, configs: tuple[Config, ...], device: Devi
 
 
 def lacking(machine: str | None) -> tuple[str, ...]:
-    """Return the rungs whose instructions a machine's processor lacks. Empty for other machines than this one."""
+    """Return the rungs of the default backend whose instructions this machine's processor lacks. Empty if `machine` is
+    the name of another machine, whose instructions are unknown."""
     processor, rungs = host_device(), backend(DEFAULT_BACKEND).RUNGS
     return rungs.emulated(rungs.rungs, processor.instructions) if machine == processor.machine else ()
 
@@ -190,8 +194,9 @@ def _models(scenario: Scenario, requested: tuple[str, ...] | None) -> tuple[str,
 
 
 def _rounds(selection: Selection, scenario: Scenario, device: Device) -> tuple[int | None, float | None]:
-    """Return the trials per cell and the budget in seconds. The command line takes precedence over the scenario. If
-    neither sets any, it is as many trials as a comparison needs, within the default budget of the kind of device."""
+    """Return the trials per cell and the budget in seconds, each None for no limit. The command line takes precedence
+    over the scenario. If neither sets one of them, they are as many trials as a comparison needs, and the default
+    budget of the kind of device."""
     quick = (QUICK_TRIALS, None) if selection.quick else (None, None)
     measure = scenario.measure
     for trials, budget_s in ((selection.trials, selection.budget_s), quick, (measure.trials, measure.budget_s)):
@@ -201,7 +206,8 @@ def _rounds(selection: Selection, scenario: Scenario, device: Device) -> tuple[i
 
 
 def _input(scenario: Scenario, selection: Selection, config: Config) -> Input:
-    """Return the requested source of images, else the scenario's. Decoding is as the scenario says."""
+    """Return the requested source of images, with the scenario's setting for decoding. Without a request, return the
+    scenario's source, or the kind `own` for a user's own step."""
     if selection.input is not None:
         return msgspec.structs.replace(selection.input, hw_decoder_load=scenario.input.hw_decoder_load)
     return scenario.input if builds_models(config.backend) else Input(kind="own")
@@ -221,7 +227,7 @@ def _variant(model: str, variant: str) -> str:
 
 
 def _why_not_many(cell: Cell) -> str | None:
-    """Return why a cell that runs on one rank does not run on its number of ranks, or None if it does."""
+    """Return why a cell cannot run on several ranks, or None if it can or has only one."""
     if cell.ranks > 1 and kind_of(cell.device).simulates is not None:
         return "communication between ranks is not simulated; measure many ranks on real devices"
     return backend(cell.backend).RUNGS.problem_on_many_ranks(cell.rungs) if cell.ranks > 1 else None
@@ -271,7 +277,9 @@ def _composed(scenario: Scenario, name: str) -> Config:
 
 
 def _backend_by_prefix(scenario: Scenario, prefix: str, name: str) -> str:
-    """Return the backend for the prefix of a config's name, or the scenario's first. Raises SelectionError."""
+    """Return the backend for the prefix of a config's name. An empty prefix that no config of the scenario has stands
+    for the backend of the scenario's first config. Raises SelectionError for another prefix; `name` is the whole
+    name."""
     backends = {config.name.rpartition("/")[0]: config.backend for config in reversed(scenario.configs)}
     if prefix in backends:
         return backends[prefix]
@@ -282,8 +290,8 @@ def _backend_by_prefix(scenario: Scenario, prefix: str, name: str) -> str:
 
 
 def why_not(config: Config, device: Device, *, remote: bool = False, emulate: bool = False) -> str | None:
-    """Return why a config cannot run on the device, with the remedy, or None if it can. `remote` is as in `make`.
-    `emulate`: it runs even if the processor lacks the instructions of a rung."""
+    """Return why a config cannot run on the device, with the remedy, or None if it can. `remote`: packages missing here
+    do not matter. `emulate`: a processor without the instructions of a rung is no reason."""
     the_backend = backend(config.backend)
     if device.kind not in the_backend.DEVICES:
         return f"backend {config.backend} does not run on {device.kind}"
@@ -323,7 +331,8 @@ def emulation(requires: Requires, device: Device) -> str | None:
 
 
 def missing(requires: Requires, device: Device, *, remote: bool = False) -> str | None:
-    """Return the first requirement that the device or (unless `remote`) this installation does not meet, or None."""
+    """Return, in words, the first requirement of a rung that the device or (unless `remote`) this installation does not
+    meet, or None if all are met."""
     program = kind_of(device.name).simulates or device.kind
     if requires.devices is not None and program not in requires.devices:
         return f"needs {' or '.join(sorted(requires.devices))}"
@@ -338,8 +347,9 @@ def missing(requires: Requires, device: Device, *, remote: bool = False) -> str 
 
 
 def plan_of(chosen: Selection, *, remote: bool = False, first: bool = False) -> Plan:
-    """Return the plan of a selection, with the device's default scenario if none is named. `remote` is as in `make`.
-    `first`: only the first of the scenario's batch sizes. Raises SelectionError or ScenarioError."""
+    """Return the plan of a selection, with the device's default scenario if it names none. `remote`: packages missing
+    here do not matter. `first`: unless batch sizes are selected, only the first of the scenario's is planned. Raises
+    SelectionError or ScenarioError."""
     loaded = load(chosen.scenario) if chosen.scenario else None
     target = device_for(chosen.device, [config.backend for config in loaded.configs] if loaded else None)
     loaded = loaded or load("cpu" if target.kind == "cpu" else "naruse2018")
@@ -349,10 +359,11 @@ def plan_of(chosen: Selection, *, remote: bool = False, first: bool = False) -> 
 
 
 def advisable(summary: CellSummary) -> Callable[[Sequence[str]], str | None]:
-    """Return a function that says why a list of rungs is no config on the cell's device, or None if it is one.
+    """Return a function from a list of rungs to the reason why they are not advised for the cell's device, or None if
+    they can be.
 
-    Packages of this machine do not matter, since the results may come from another. For a backend that is not ours,
-    only measured configs are known to work.
+    Packages of this machine do not matter, since the results may come from another. For a user's own backend the
+    function always returns a reason, since only measured configs are known to work.
     """
     if not builds_models(summary.cell.backend):
         return lambda _: "the rungs of its backend are unknown"
@@ -367,9 +378,8 @@ def advisable(summary: CellSummary) -> Callable[[Sequence[str]], str | None]:
     emulated = summary.environment.emulated if summary.environment else ()
 
     def problem(rungs: Sequence[str]) -> str | None:
-        """Return why these rungs are not advised: they conflict, or the device may not run them.
-
-        fp32 is not advised in place of a low precision that the processor computes in."""
+        """Return why these rungs are not advised: they conflict, or the device may lack what they need. None if they
+        can be advised. fp32 does not replace a low precision that the processor computes in."""
         if conflict := rung_set.problem(rungs):
             return conflict
         added = [rung_set[name].requires for name in rungs if name not in summary.cell.rungs]

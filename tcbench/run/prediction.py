@@ -44,7 +44,8 @@ _STAGE, _LIMIT_S = "timing the parts of steps", 3600.0
 
 
 def cached_parts(cells: Iterable[Cell]) -> dict[Cell, StepTime]:
-    """Return the parts of the cells' steps that are in the cache. Entries of another form count as missing."""
+    """Return the parts of the steps of those cells that are in the cache. Only cells that run on the host can be in it;
+    entries of another form count as missing."""
     entries, parts = Cache(cache.folder(TIMES)), dict[Cell, StepTime]()
     for cell in filter(runs_on_host, cells):
         if (entry := entries.get(_key(cell))) is not None:
@@ -61,10 +62,10 @@ def foreseen(plan: Plan) -> dict[Cell, float]:
 
 
 def predict(cells: Iterable[Cell], *, fresh: bool, progress: Progress) -> dict[Cell, StepTimeOrReason]:
-    """Return the parts of each cell's step on this machine's processor, from the cache or timed now, or why they are
-    not known.
+    """Return the parts of each cell's step on this machine's processor, or the reason why they are unknown. They come
+    from the cache unless `fresh`, else they are timed now.
 
-    Each answer is cached at once, so that the same call resumes after an interruption. Steps that were timed while the
+    Each result is cached at once, so that nothing is timed again after an interruption. Steps that were timed while the
     machine was busy are not cached.
     """
     cells = list(dict.fromkeys(cells))
@@ -89,8 +90,8 @@ def predict(cells: Iterable[Cell], *, fresh: bool, progress: Progress) -> dict[C
 
 
 def _rehearsed(cells: Sequence[Cell]) -> Iterable[tuple[Cell, StepTimeOrReason]]:
-    """Yield each cell with its parts. Cells with the same number of threads share a process, since libraries read the
-    number at import."""
+    """Time the parts of the cells' steps, and yield each cell with its parts or the reason why they are unknown. Cells
+    with the same number of threads share a process, since libraries read the number at import."""
     for threads in dict.fromkeys(cell.threads for cell in cells):
         waiting = [cell for cell in cells if cell.threads == threads]
         # Cells that launch the same works share their times, so they are rehearsed together.
@@ -114,7 +115,8 @@ def _rehearsed(cells: Sequence[Cell]) -> Iterable[tuple[Cell, StepTimeOrReason]]
 
 
 def _was_here(environment: Environment | None) -> bool:
-    """Return whether the results were measured by this code on this very machine. The machine's name is not enough."""
+    """Return whether results with this environment were measured by the present code of tcbench on this very machine.
+    The machine's name alone does not tell."""
     if environment is None or environment.machine != host_device().machine or not machine.is_machine_of(environment):
         return False
     code = environment.tcbench, environment.commit, environment.sources
@@ -139,7 +141,7 @@ def _key(cell: Cell) -> Key:
 
 
 def _can_be_rehearsed(cell: Cell) -> bool:
-    """Return whether the cell's backend is ours and its rungs' packages are installed."""
+    """Return whether the cell's backend is part of tcbench and the packages of its rungs are installed."""
     if not builds_models(cell.backend):
         return False
     rungs = backend(cell.backend).RUNGS
@@ -149,8 +151,8 @@ def _can_be_rehearsed(cell: Cell) -> bool:
 
 @functools.cache
 def _versions(name: str) -> str:
-    """Return the versions of a backend's packages, in one text. Empty for a backend that is not ours, whose module
-    would have to be imported."""
+    """Return the packages of a backend with their versions, as one line. Empty for a user's own backend, since its
+    module would have to be imported."""
     packages = backend(name).PACKAGES if builds_models(name) else ()
     return " ".join(f"{package} {version}" for package, version in machine.versions(packages).items())
 
@@ -161,11 +163,11 @@ def _versions(name: str) -> str:
 def explain_with_predictions(
     records: Iterable[Record], *, processes: int, progress: Progress
 ) -> tuple[Explanation, ...]:
-    """Return the explanations of cells, with the rates that the step-time model predicts for configs that could be
-    tried.
+    """Return the explanation of each measured cell, with predicted rates for configs that could be tried.
 
-    Steps are predicted for those cells for which no measured config is significantly faster; for the others, cached
-    parts are used. With 0 `processes`, only cached parts are used.
+    If no measured config is significantly faster than a cell, the steps of the configs that could be tried in its place
+    are timed or traced now, in `processes` processes. For other cells, and with 0 `processes`, only cached parts are
+    used.
     """
     records = tuple(records)
     summaries: dict[Cell, CellSummary] = {}
@@ -199,8 +201,8 @@ def explain_with_predictions(
 
 
 def by_table(cells: Sequence[Cell], card: GpuFile, *, processes: int, progress: Progress) -> dict[Cell, StepTime]:
-    """Return the parts of the cells' steps on a GPU, for those that can be traced. Times come from the table of
-    attained rates."""
+    """Return the parts of the cells' steps on a GPU, computed from traces and the GPU's table of attained rates. Cells
+    that cannot be traced are left out, as are those without a cached trace if `processes` is 0."""
     driver_s = timing_model(card).driver_s["kernel"]
     demands = trace_all(cells, card.properties(), fresh=False, processes=processes, progress=progress) if cells else {}
     return {

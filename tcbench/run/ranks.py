@@ -39,9 +39,9 @@ _GATHERING = re.compile(r"\b(allreduce|Allreduce|bcast|barrier|Barrier)\b")
 
 
 class RankWorkers(Worker[Message]):
-    """The processes that work together on one cell. The worker itself is the launcher that starts them. `command`
-    returns a rank's command line for the address that it connects to. Raises OSError if the launcher cannot be
-    started."""
+    """The ranks of one trial. The process of this worker is the launcher, which starts them; each rank then connects to
+    this process and receives `job`. `command` returns a rank's command line for the address that it connects to. Raises
+    OSError if the launcher cannot be started."""
 
     def __init__(
         self,
@@ -96,7 +96,8 @@ class RankWorkers(Worker[Message]):
 
     @property
     def remaining_s(self) -> float:
-        """Seconds until the timeout: the one for connecting while ranks are missing, else the trial's."""
+        """Seconds until the trial's timeout or, while ranks are missing, until the timeout for connecting if that is
+        earlier."""
         deadline = self._deadline if self.all_joined else min(self._deadline, self._join_by)
         return deadline - time.monotonic()
 
@@ -112,13 +113,13 @@ class RankWorkers(Worker[Message]):
 
     @property
     def _joined(self) -> dict[int, tuple[_Connection, Joined]]:
-        """The connections that have joined, by rank, each with its introduction."""
+        """The connections whose ranks have introduced themselves, by rank, each with the rank's message."""
         connections = self._connections.values()
         return {c.joined.rank: (c, c.joined) for c in connections if c.joined is not None}
 
     def receive(self) -> Iterator[Message | Fault]:
-        """Wait for messages, and yield those of rank 0, with one for all ranks at the end. After a Fault, all ranks
-        have ended."""
+        """Wait for messages, and yield those of rank 0. At the end of the trial, yield one Finished for all ranks, or a
+        Fault, after which all ranks have ended."""
         # In the order in which they became ready: the first rank that ended is the cause of the others' end.
         for descriptor, _ in self._poll.poll():
             if descriptor == self._listening.fileno():
@@ -140,7 +141,8 @@ class RankWorkers(Worker[Message]):
         self._poll.register(connection, select.EPOLLIN)
 
     def _messages(self, connection: _Connection) -> Iterator[Message | Fault]:
-        """Handle what a connection has sent, and yield the messages to pass on."""
+        """Handle what a connection has sent, and yield the messages to pass on: those of rank 0, and the end of the
+        trial."""
         try:
             received = connection.receive()
         except ConnectionError:
@@ -171,8 +173,8 @@ class RankWorkers(Worker[Message]):
                 yield message
 
     def _join(self, connection: _Connection, joined: Joined) -> Fault | None:
-        """Add a rank. When all have joined, send them their job. Returns a fault if the launcher started another number
-        of ranks."""
+        """Add a rank. When all have joined, send them their job. Return None, or a fault if the launcher started
+        another number of ranks."""
         if joined.size != self._ranks:
             reason = (
                 f"the ranks report a world size of {joined.size}, not {self._ranks}: the launcher belongs to another "
@@ -187,7 +189,8 @@ class RankWorkers(Worker[Message]):
         return None
 
     def _lost(self, connection: _Connection) -> Iterator[Fault]:
-        """Handle the end of a connection. A rank that had not sent its result is gone, which is a fault."""
+        """Handle the end of a connection. If a rank closed it before it sent its result, end all ranks and yield a
+        fault."""
         self._poll.unregister(connection)
         joined = connection.joined
         if joined is None:  # it never introduced itself
@@ -231,7 +234,8 @@ class RankWorkers(Worker[Message]):
         return Fault("timeout", reason, Ended(ended.code, log or None))
 
     def _blame(self, joined: Mapping[int, tuple[_Connection, Joined]]) -> tuple[str, list[str]]:
-        """Return in words which rank the others wait for, and the stack of each rank of this host that answers."""
+        """Return in words which rank the others wait for, and a text with the stack of each rank on this host that
+        answers."""
         host = socket.gethostname()
         local = {rank: connection for rank, (connection, member) in joined.items() if member.host == host}
         for rank in local:
@@ -279,7 +283,8 @@ _LONGEST_ADDRESS = 107
 
 
 def _socket_folder() -> Path:
-    """Make a temporary folder with a path short enough for a socket in it. Raises OSError."""
+    """Make a temporary folder whose path is short enough for a socket in it, and return it. Raises OSError if there is
+    no place for one."""
     for parent in (tempfile.gettempdir(), "/tmp", "/dev/shm"):
         with contextlib.suppress(OSError):
             folder = Path(tempfile.mkdtemp(prefix="tcbench-ranks-", dir=parent))
@@ -305,7 +310,8 @@ class _Connection:
         return self._socket.fileno()
 
     def receive(self) -> list[Message] | None:
-        """Return the messages that have arrived, or None at the end. Raises ValueError for anything else."""
+        """Return the messages that have arrived completely. None at the end of the connection, or if the rank sent a
+        wrong secret. Raises ValueError for anything that is not a message."""
         chunk = self._socket.recv(1 << 16)
         if not chunk:
             return None
@@ -328,8 +334,8 @@ class _Connection:
 
 
 def probe(launcher: Launcher, ranks: int, command: Callable[[str], list[str]], environment: Mapping[str, str]) -> int:
-    """Start ranks that only connect, and return the number of processors to which each is bound (0: not bound). Raises
-    SelectionError if not all connect."""
+    """Start ranks that only connect, and return the smallest number of processors to which one of them is bound (0: not
+    bound). `command` returns a rank's command line for an address. Raises SelectionError if not all connect."""
     try:
         workers = RankWorkers(launcher, ranks, b"", command, timeout_s=_JOIN_S, environment=environment)
     except OSError as error:
@@ -358,8 +364,8 @@ def _signal_of(rank: int, log: str) -> int | None:
 
 
 def _gist(ended: Ended) -> str:
-    """Return the launcher's reason on one line: the exception that a rank raised, or else the first sentence of the
-    output, without the frame that some launchers draw around it."""
+    """Return one line that says why the launcher ended: the exception that a rank raised, or else the first sentence of
+    the output, without the frame that some launchers draw around it."""
     raised = re.search(r"(?m)^Traceback[^\n]*\n(?:(?: |Traceback)[^\n]*\n|\n)*(\S[^\n]*)", ended.log or "")
     if raised:
         return raised[1]

@@ -26,8 +26,13 @@ _LEAST_TRIAL_S = 0.01
 
 @dataclass(frozen=True)
 class Rounds:
-    """The state of a run. `cells` are in the order of measurement; `ends` holds, for each cell, the status of its
-    finished trials by number."""
+    """The state of a run.
+
+    - `cells`: in the order of measurement.
+    - `trials`, `budget_s`: the limits of the plan, None for no limit.
+    - `ends`: for each cell, the status of each finished trial by the trial's number.
+    - `spent_s`: the total duration of the finished trials; `costs`: the estimate of the durations of further trials.
+    """
 
     cells: tuple[PlannedCell, ...]
     trials: int | None
@@ -37,7 +42,8 @@ class Rounds:
     costs: TimeLeft = field(default_factory=TimeLeft)
 
     def ahead(self) -> Iterator[tuple[PlannedCell, int]]:
-        """Yield the trials to come, according to their expected cost. The first is the next trial to run."""
+        """Yield the trials to come in order, each as its cell and its number, as far as the budget allows by their
+        expected durations. The first is the next trial to run; none is yielded at the end of the run."""
         left_s = float("inf") if self.budget_s is None else self.budget_s - self.spent_s
         costs_s = [0.0 if planned.skip_reason else self.costs.trial_s(planned.cell) for planned in self.cells]
         number, continuing = 0, list(range(len(self.cells)))
@@ -58,13 +64,13 @@ class Rounds:
             number += 1
 
     def certain(self) -> int | None:
-        """Return the number of trials that will run whatever they cost: those of the first round, or all without a
-        budget. None if only time decides."""
+        """Return the number of further trials that will run however long they take: all of them without a budget, else
+        those left of the first round. None if a budget decides about every further trial."""
         numbers = [number for _, number in self.ahead()]
         return (numbers.count(0) or None) if self.budget_s is not None else len(numbers)
 
     def ended_by_budget(self) -> bool:
-        """Return whether more time would allow more trials."""
+        """Return whether no trial is left within the budget, but more would run without a budget."""
         return not any(self.ahead()) and any(replace(self, budget_s=math.inf).ahead())
 
     def ahead_s(self) -> float:
@@ -73,12 +79,13 @@ class Rounds:
         return replace(self.costs, remaining=cells).remaining_s()
 
     def _goes_on(self, place: int) -> bool:
-        """Return whether the cell gets another trial. With a budget, cells that failed or ran out of memory do not."""
+        """Return whether the cell at index `place` gets another trial. Skipped cells do not, nor, with a budget, cells
+        that had a trial that is not ok."""
         ends = self.ends[place].values()
         return self.cells[place].skip_reason is None and (self.budget_s is None or all(end == "ok" for end in ends))
 
     def with_record(self, record: Record) -> Rounds:
-        """Return the state after one more trial."""
+        """Return the state after one more trial, whose record is given."""
         place = next(n for n, planned in enumerate(self.cells) if planned.cell == record.cell)
         ends = {**self.ends[place], record.trial: record.status}
         return replace(
@@ -96,8 +103,10 @@ def start(
     foreseen: Mapping[Cell, float] | None = None,
     earlier: Iterable[Record] = (),
 ) -> Rounds:
-    """Return the state of a run of the plan. `before` are the records of its earlier part, one per trial; failed trials
-    run again. `slowdown`, `foreseen` and `earlier` are as in `estimate`."""
+    """Return the state of a run of the plan at its start or when it is resumed.
+
+    `before` holds the records of the run's earlier part, one per trial; its failed trials run again. `slowdown`,
+    `foreseen` and `earlier` are described in `estimate`."""
     before = [record for record in before if any(planned.cell == record.cell for planned in plan.cells)]
     costs = estimate((), before, slowdown, foreseen, earlier)
     round_s = sum(costs.trial_s(planned.cell) for planned in plan.cells if planned.skip_reason is None)
@@ -118,8 +127,8 @@ def start(
 
 
 def differences(plan: Plan, before: Iterable[Record]) -> str:
-    """Return in words how the records of a run differ from this plan: the settings of its cells, or the processor that
-    measured them. "" for a run of this plan."""
+    """Return in words how a run's records (`before`) differ from this plan: in the settings of its cells, or in the
+    processor that measured them. Return "" if the run belongs to this plan."""
     before = tuple(before)
     processors = dict.fromkeys(record.environment.processor for record in before if record.environment)
     if foreign_names := [name for name in processors if name not in ("", machine.processor())]:
@@ -142,16 +151,17 @@ def differences(plan: Plan, before: Iterable[Record]) -> str:
 
 
 def _settings(cells: Sequence[Cell]) -> dict[str, list[str]]:
-    """Return the different values of each setting. Rungs and ablations are covered by the config's name."""
+    """Return the different values of each setting of the cells, by the setting's name. Rungs and the settings of
+    ablations are left out, since the config's name includes them."""
     pairs = ((name, str(value)) for cell in cells for name, value in cell_settings(cell).items())
     values_by_name = grouped(pair for pair in pairs if not pair[0].startswith(("rungs", "scenario_cudnn")))
     return {name: list(dict.fromkeys(values)) for name, values in values_by_name.items()}
 
 
 def in_order(cells: Sequence[PlannedCell], *, in_haste: bool = False) -> list[PlannedCell]:
-    """Return the cells in the order of a round. First come the ends of the ladders (fp32, low precision, and the best
-    of each) at the standard batch sizes, so that an interrupted run has the most important cells; then the others in
-    their given order. In haste, the best config comes first of all."""
+    """Return the cells in the order of a round. First come the first and the last config of each ladder at the standard
+    batch sizes, so that an interrupted run has the most important cells, then the others in the order of `cells`.
+    With `in_haste`, the last configs of the ladders come before the first ones."""
     runnable = [planned for planned in cells if planned.skip_reason is None]
     feet, ladder_tops = _ends([planned.cell for planned in runnable])
     ends = {name: rank for rank, name in enumerate([*ladder_tops, *feet] if in_haste else [*feet, *ladder_tops])}
@@ -164,10 +174,12 @@ def in_order(cells: Sequence[PlannedCell], *, in_haste: bool = False) -> list[Pl
 
 
 def _ends(cells: Sequence[Cell]) -> tuple[list[str], list[str]]:
-    """Return the first configs of ladders, and the last ones, the last ladder's first."""
+    """Return the names of the first configs of the ladders, and those of the last configs in reverse order. A ladder
+    consists of configs of one backend whose rungs extend each other."""
     configs = {cell.config: (cell.backend, cell.rungs) for cell in cells}
 
     def below(lower: str, upper: str) -> bool:
+        """Return whether the config `upper` consists of all rungs of `lower` and further ones."""
         (backend, rungs), (upper_backend, upper_rungs) = configs[lower], configs[upper]
         return backend == upper_backend and len(rungs) < len(upper_rungs) and upper_rungs[: len(rungs)] == rungs
 

@@ -34,7 +34,7 @@ _LOG = logging.getLogger(__name__)
 Listener = Callable[[Cell, int, Message], None]
 """A function that receives each message of a trial, with the cell and the trial's number."""
 _MakeRecord = Callable[..., Record]
-"""Returns a Record; some of its fields are already set."""
+"""A function that makes a Record from its remaining fields. The fields that are known when the trial starts are set."""
 
 
 COOLING_S = 5.0
@@ -89,8 +89,8 @@ class Runner:
         return record
 
     def in_turns(self, other: Runner, planned: PlannedCell, trials: tuple[int, int]) -> Iterator[tuple[int, Record]]:
-        """Run a trial of this runner and one of another at the same time, and yield the index and the record of each as
-        it ends.
+        """Run a trial of this runner and one of `other` at the same time, and yield the record of each as it ends,
+        preceded by 0 for this runner's trial or 1 for the other's. `trials` holds the numbers of the two trials.
 
         Both measure the same cell, and their processes alternate steps, this one's first, so that other work on the
         machine affects both equally. Both launches must support taking turns. Time during which both run counts half
@@ -122,8 +122,8 @@ class Runner:
 
 @contextlib.contextmanager
 def _ring(workers: int) -> Iterator[list[tuple[int, int]]]:
-    """Yield the pipes that pass the turn round: for each worker, the descriptor to read its own turn from and the one
-    to write the next worker's to.
+    """Yield the pipes by which workers take turns: for each worker, the descriptor from which it reads its own turn and
+    the one to which it writes the next worker's.
 
     The first worker starts. On exit the parent closes its copies, so that a worker waiting for a dead one reads end of
     file.
@@ -138,8 +138,9 @@ def _ring(workers: int) -> Iterator[list[tuple[int, int]]]:
 
 
 class _Trial:
-    """A running trial. `turns` are the file descriptors of a worker that takes turns. `share` workers divide the time,
-    so that each counts 1 / `share` of it."""
+    """A running trial. `record` is None until it has ended. `turns` are the file descriptors of a worker that takes
+    turns (`_ring`). `share` is the number of workers that run at the same time: a trial's duration is the elapsed time
+    divided by it."""
 
     def __init__(
         self, runner: Runner, planned: PlannedCell, trial: int, turns: tuple[int, int] | None = None, share: int = 1
@@ -161,7 +162,7 @@ class _Trial:
             raise
 
     def _started(self, turns: tuple[int, int] | None) -> Worker[Message]:
-        """Start the worker, or the ranks of a cell with many."""
+        """Start the trial's worker, or all ranks if the cell has several, and return it. Raises OSError."""
         runner, cell = self._runner, self._cell
         environment, job = {**worker_environment(cell), **runner.launch.variables}, msgspec.json.encode(cell)
         self._variables = variables.recorded(environment)
@@ -200,7 +201,7 @@ class _Trial:
             _LOG.warning("a message of the worker could not be shown: %r", error)
 
     def _ends(self, **end: Any) -> None:
-        """End the trial, and make its record."""
+        """End the trial, and set `record` from the fields in `end`: status, reason and so on."""
         samples = self.end()
         if end.get("environment") is not None:
             end["environment"] = msgspec.structs.replace(end["environment"], variables=self._variables)
@@ -208,8 +209,8 @@ class _Trial:
         self.record = self._record(**end, duration_s=duration_s, gpu=samples, host=self._timed.load)
 
     def end(self) -> GpuSamples | None:
-        """End the worker and the monitoring of its device, and return what was monitored. Repeated calls return
-        None."""
+        """End the worker and the monitoring of its device, and return the samples of the device. None if the device was
+        not monitored, and in repeated calls."""
         if self.worker is not None:
             self.worker.end()
         watch, self._watch = self._watch, None
@@ -217,7 +218,8 @@ class _Trial:
 
 
 def _followed(trials: Sequence[_Trial]) -> Iterator[tuple[int, Record]]:
-    """Yield the index and the record of each running trial as it ends."""
+    """Follow running trials to their ends, and yield the index and the record of each as it ends. Trials that still run
+    when the iteration stops are ended."""
     running = dict(enumerate(trials))
     try:
         while running:
@@ -235,10 +237,11 @@ def _followed(trials: Sequence[_Trial]) -> Iterator[tuple[int, Record]]:
 
 
 class _TimedPass:
-    """The begin and end of the timed pass in seconds since the trial's start, and the load of the host in between.
+    """The begin (`from_s`) and end (`to_s`) of a trial's timed pass in seconds since the trial's start, and the `load`
+    of the host during the pass. All are None until they are known.
 
-    Times are those at which messages were sent. Nothing is counted during the pass. Ranks leave counting the load to
-    the runner.
+    Times are those at which messages were sent. The load is counted before and after the pass, by the worker if it
+    reports a load, else here.
     """
 
     def __init__(self, start: float) -> None:
@@ -249,7 +252,7 @@ class _TimedPass:
         self.load: HostLoad | None = None
 
     def hear(self, message: Message, pid: int) -> None:
-        """Take note of a message from process `pid`, or from a process that it started."""
+        """Update the times and the load from a message of the worker. `pid` is the worker's process id."""
         if isinstance(message, TimedPassLoad):
             self._before, self.load = None, message.load
         if not isinstance(message, Stepped):

@@ -108,7 +108,8 @@ _LARGEST = 2**20
 
 
 def find(name_or_path: str) -> Path:
-    """Return the file of a scenario, given by name or path. Raises ScenarioError."""
+    """Return the file of a scenario, given by name or path. A path is returned even if there is no such file. Raises
+    ScenarioError for an unknown name."""
     if "/" in name_or_path or name_or_path.endswith(SUFFIX):
         return Path(name_or_path)
     scenarios = shipped()
@@ -152,8 +153,8 @@ def _changed(raw: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
 
 
 def _checked(path: Path, raw: dict[str, Any], *, inherits_claims: bool = False) -> Scenario:
-    """Return the scenario from its raw keys. `inherits_claims`: its claims were written for the scenario without the
-    changes of [cpu]. Raises ScenarioError."""
+    """Return the scenario from the raw keys of its file. `inherits_claims`: the keys include the changes of [cpu], and
+    the claims were written without them. Raises ScenarioError."""
     file = scenario_file.read(path, raw)
     models = _models(file)
     _check_model(path, file, models)
@@ -193,7 +194,7 @@ def _checked(path: Path, raw: dict[str, Any], *, inherits_claims: bool = False) 
 
 
 def _check_once(path: Path, key: str, names: list[str]) -> None:
-    """Raise ScenarioError for a name that is used twice in a list of tables."""
+    """Raise ScenarioError if two tables in the list at `key` have the same name."""
     for place, name in enumerate(names):
         if name in names[:place]:
             raise ScenarioError(f"{path}: {key}[{place}].name: '{name}' is used twice")
@@ -228,7 +229,8 @@ def _check_model(path: Path, file: File, models: tuple[str, ...]) -> None:
 
 
 def _base(path: Path, name: str | None, configs: list[str]) -> str | None:
-    """Return the config that `base` names, with or without its backend. Raises ScenarioError."""
+    """Return the full name of the config that a scenario's `base` names with or without the backend; None if the
+    scenario has no `base`. Raises ScenarioError if no config or several match."""
     if name is None or name in configs:
         return name
     matching = [config for config in configs if config.rpartition("/")[2] == name]
@@ -246,8 +248,8 @@ def _changed_settings(settings: CudnnSettings, table: CudnnTable) -> CudnnSettin
 
 
 def _ablations(path: Path, file: File, settings: CudnnSettings) -> dict[str, CudnnSettings]:
-    """Return the settings of each ablation by name: `settings` with its changes. Raises ScenarioError for one without
-    effect."""
+    """Return, by ablation, `settings` with the changes of the ablation. Raises ScenarioError for an ablation that
+    changes nothing."""
     ablations = {ablation.name: _changed_settings(settings, ablation.cudnn) for ablation in file.ablation}
     for place, changed in enumerate(ablations.values()):
         if changed == settings:
@@ -262,13 +264,14 @@ def _ladder(table: LadderTable) -> tuple[Config, ...]:
 
 
 def claims_of(scenario: str | None, words: Callable[[Selection], list[str]]) -> Callable[[Cell], ScenarioClaims]:
-    """Return a function that returns the claims on a cell's setting, by this scenario or else by the one that the cell
-    names. `words` returns the command-line options of a selection. The returned function raises ScenarioError."""
+    """Return a function from a cell to the claims on its setting. They are those of `scenario` (a name or path) or, if
+    it is None, of the shipped scenario that the cell names. `words` returns the command-line options of a selection.
+    The returned function raises ScenarioError."""
     from tcbench.analysis.claims import ScenarioClaims
 
     @functools.cache
     def loaded(name: str) -> Scenario:
-        """Return the scenario that the user named, or else the shipped one of this name. Raises ScenarioError."""
+        """Return the scenario that the user named, or else the shipped scenario `name`. Raises ScenarioError."""
         if scenario is None and name not in shipped():
             raise ScenarioError(
                 f"scenario '{name}' of the results does not come with tcbench; name its file with --scenario"
@@ -288,8 +291,8 @@ def claims_of(scenario: str | None, words: Callable[[Selection], list[str]]) -> 
 
 
 def setting_of(cell: Cell, scenario: Scenario) -> Selection:
-    """Return the selection that gives a run of the scenario the cell's setting. It holds only what differs from the
-    scenario. The device is named if it is simulated, or one of several in this machine."""
+    """Return the selection with which a run of the scenario has the cell's setting. It holds only what differs from the
+    scenario. The device is `auto` unless the cell's is simulated or one of several in this machine."""
     kind, source = device_kinds().get(cell.device.partition(":")[0]), cell.input
     devices = [device.name for kind in device_kinds().values() if kind.simulates is None for device in kind.devices()]
     is_chosen = (kind is not None and kind.simulates is not None) or (cell.device in devices and len(devices) > 1)

@@ -137,8 +137,8 @@ _WORDS = {
 
 
 def _explained(path: Path, error: msgspec.ValidationError, raw: dict[str, Any]) -> str:
-    """Return msgspec's message in everyday words, with the file and the dotted key: `FILE: KEY: expected ..., got
-    ...`."""
+    """Return the message for an error of msgspec in everyday words, `FILE: KEY: expected ..., got ...`. `raw` is the
+    file's parsed TOML, for the value to name."""
     message, _, place = str(error).partition(" - at `$")
     key = place.rstrip("`").lstrip(".")
     if field := re.match(r"Object missing required field `(.*)`", message):
@@ -151,8 +151,9 @@ def _explained(path: Path, error: msgspec.ValidationError, raw: dict[str, Any]) 
 
 
 def _check_keys(path: Path, raw: Any, table: type[msgspec.Struct], place: str = "") -> None:
-    """Raise ScenarioError for a key that `table` does not have, in a table or a list of tables at `place`. msgspec
-    ignores unknown keys here, because records share some of these tables and must accept unknown fields."""
+    """Raise ScenarioError for an unknown key. `raw` is a table or a list of tables, `table` the struct with its known
+    keys, and `place` its dotted key in the file. msgspec ignores unknown keys here, because records share some of these
+    structs and must accept unknown fields."""
     if isinstance(raw, list):
         for index, element in enumerate(raw):
             _check_keys(path, element, table, f"{place}[{index}]")

@@ -21,11 +21,11 @@ from tcbench.hardware import machine
 class Launch:
     """How a worker is started.
 
-    - `python`: its interpreter; `folder`: its working directory (None: the current one).
-    - `variables`: its environment variables in addition to those of this process.
-    - `worker`: its module, which has another name in older revisions of tcbench.
+    - `python`: the worker's interpreter; `folder`: its working directory (None: the current one).
+    - `variables`: environment variables in addition to those of this process.
+    - `worker`: the worker's module, which has another name in older revisions of tcbench.
     - `request`: a profile to make in addition to measuring the cell.
-    - `takes_turns`: whether it can alternate steps with another worker, which older revisions cannot.
+    - `takes_turns`: whether the worker can alternate steps with another one, which older revisions cannot.
     """
 
     python: str = sys.executable
