@@ -107,15 +107,15 @@ class CellReport(CellComparison):
         return [*filter(None, [self._slower_at_median, self._slower_in])]
 
     @property
-    def more(self) -> str:
-        """The number of trials that an inconclusive cell lacks, in short: `+3 trials`."""
+    def missing_trials(self) -> str:
+        """The number of trials that an inconclusive cell with a ratio lacks, `+3 trials`; else empty."""
         lacks = self.more_trials if self.verdict == "inconclusive" and self.ratio is not None else None
         return "" if lacks is None else f"+{counted(lacks, 'trial')}"
 
     @property
-    def in_row(self) -> bool:
-        """Whether the verdict, the ratio and `more` say everything that the sentence says."""
-        return self.verdict == "improved" or bool(self.more and not self.findings and not self.held_back)
+    def needs_no_sentence(self) -> bool:
+        """Whether the verdict, the ratio and `missing_trials` say everything that the sentence says."""
+        return self.verdict == "improved" or bool(self.missing_trials and not self.findings and not self.held_back)
 
     @cached_property
     def median_step(self) -> str:
@@ -172,7 +172,8 @@ class CellReport(CellComparison):
 
     @cached_property
     def advice(self) -> list[str]:
-        """The phase that a loss sits in, or the number of trials that would decide."""
+        """For a regression of throughput, the phase that became slower; for an inconclusive cell, the number of trials
+        that would decide, and the interval it is judged by; else empty."""
         if self.verdict == "regression" and self.metric.name == "throughput":
             kernels = f"phases grew only where the two sides ran different kernels: {', '.join(self.other_kernels)}"
             return [*filter(None, [self._place_of_loss, kernels if self.grew_by_kernels else ""])]
@@ -193,7 +194,7 @@ class CellReport(CellComparison):
 
     @property
     def _place_of_loss(self) -> str:
-        """The phase that a loss sits in, and that phase's share of the base's step."""
+        """The phase that became slower, by how much, and as a share of the base's step; empty without phases."""
         culprit = self.culprit
         if culprit is None:
             return "no single phase is confirmed slower" if self.phases else ""
@@ -217,13 +218,13 @@ class CellReport(CellComparison):
 
     @property
     def phase_ratio(self) -> Interval | None:
-        """The ratio that would result if only the phase with the loss had changed."""
+        """The ratio that would result if only the slower phase had changed; None if no phase is confirmed slower."""
         loss = self.culprit.slower_by if self.culprit is not None and self.culprit.decision == "slower" else None
         return loss and 1 / Interval(1 + loss.value, 1 + loss.low, 1 + loss.high)
 
     @property
-    def instead(self) -> str:
-        """The words shown in place of a ratio."""
+    def why_no_ratio(self) -> str:
+        """Why the cell has no ratio: it is on one side only, or failed or was not measured on a side."""
         if len(self.sides) == 1:
             [(name, side)] = self.sides.items()
             bare = side.figure is None or self.metric.unit == "bytes"
@@ -306,7 +307,7 @@ class ComparisonReport(Comparison):
         )
 
     def allowed(self, most: int = 8) -> list[str]:
-        """Return the differences that --allow permits, a line per facet."""
+        """Return the differences that --allow permits: a line per facet, with at most `most` differences each."""
         return allowed_lines(self.differences, most)
 
     def doubts(self, most: int, more: str = "") -> list[str]:
@@ -339,7 +340,7 @@ class ComparisonReport(Comparison):
 
 
 def comparison_report(comparison: Comparison, labels: Labels = UNNAMED) -> ComparisonReport:
-    """Return a comparison in words."""
+    """Return a comparison in words, with names for its cells that are unique within a metric."""
     cells: dict[int, CellReport] = {}
     for numbered in grouped((cell.metric, (n, cell)) for n, cell in enumerate(comparison.cells)).values():
         wheres = distinguishing_settings([(cell.machine, cell.cell) for _, cell in numbered])
@@ -371,12 +372,13 @@ def reason_lines(cells: Iterable[CellReport], most: int = 3) -> list[str]:
 
 
 def _limits(interval: Interval, words: Callable[[float], str] = change) -> str:
-    """Return the limits of an interval in words: `-3.1% to +0.4%`."""
+    """Return the limits of an interval, the lower one first, each formatted by `words`: `-3.1% to +0.4%`."""
     low, high = sorted((interval.low, interval.high))
     return f"{words(low)} to {words(high)}"
 
 
 def _kind(note: str) -> str:
-    """Return the kind of doubt that a note on a trial expresses."""
+    """Return the kind of doubt (one of `_DOUBTS`) that a note on a trial expresses; "doubtful" if it is none of
+    them."""
     rest = note.split(" ", 2)[-1]
     return next((kind for kind in _DOUBTS if rest.startswith(kind)), "doubtful")

@@ -158,7 +158,7 @@ def _axis_limits(ratios: Sequence[Interval], points: Sequence[float | None]) -> 
 
 
 def _blocks(report: ComparisonReport) -> list[_Block]:
-    """Return the chart's blocks, with the geometric mean of a metric in its last block."""
+    """Return a block for each machine, setting and metric. A metric's last block ends with the geometric mean."""
 
     def key(cell: CellReport) -> tuple[str | None, Setting, str]:
         setting = CellSummary(cell.cell, cell.machine, None, "ok", None, 0, 0).setting
@@ -216,7 +216,10 @@ def _small_print(report: ComparisonReport) -> list[str]:
 
 
 def _frame(axes: Axes, block: _Block, ends: tuple[float, float], worst: float) -> None:
-    """Draw the axes of a block: ratios along x, names along y, lines at 1 and at the threshold."""
+    """Draw the axes of a block: ratios along x, names along y, lines at 1 and at the threshold.
+
+    `ends` are the limits of the ratios, and `worst` is the ratio at the threshold where more is better.
+    """
     axes.set_xscale("log")
     axes.set_xlim(ends)
     axes.set_ylim(block.tops[-1], 0)
@@ -255,11 +258,14 @@ def _write_verdicts(axes: Axes, block: _Block, figures: float) -> None:
 
 
 def _draw_row(axes: Axes, row: _Row, place: float, figures: float) -> None:
-    """Draw a cell's interval and ratio, or the words in place of a ratio."""
+    """Draw a row's ratio and interval; for a cell without a ratio, write the reason.
+
+    `place` is the row's height on the y axis in inches, and `figures` the width of the column of ratios in points.
+    """
     low, high = axes.get_xlim()
     if row.point is None:
         room = axes.bbox.width / DPI + figures / 72 - 0.2
-        words = shortened(drawable(row.cell.instead if row.cell else ""), WORDS, room)
+        words = shortened(drawable(row.cell.why_no_ratio if row.cell else ""), WORDS, room)
         put(axes, words, (low, place), (4, 0), ha="left", color=QUIET)
         return
     verdict = row.cell.verdict if row.cell else "mean"

@@ -33,9 +33,8 @@ def _kind(cell: CellReport) -> Kind | None:
 
 
 def _annotations(kind: Kind, cells: Sequence[CellReport]) -> list[str]:
-    # The last notice has the count of verdicts.
-    """Return the commands of one kind; cells beyond GitHub's limit share one."""
-    most = MOST_OF_A_KIND - (kind == "notice")
+    """Return the workflow commands of one kind, one per cell; cells beyond GitHub's limit share the last one."""
+    most = MOST_OF_A_KIND - (kind == "notice")  # the last notice has the count of verdicts
     shown = cells if len(cells) <= most else cells[: most - 1]
     lines = [command(kind, f"tcbench: {cell.verdict}", f"{cell.name}: {cell.sentence}") for cell in shown]
     if len(shown) < len(cells):

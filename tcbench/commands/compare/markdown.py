@@ -67,13 +67,16 @@ def _table(cells: Sequence[CellReport]) -> list[str]:
 
 
 def _why(cell: CellReport) -> str:
-    """Return the reason of a cell's verdict, and its ratio at the median step."""
+    """Return the reason of a cell's verdict, and its ratio at the median step if slow steps change it; else empty."""
     median = f"ratio at the median step: {cell.median_step}" if cell.median_step else ""
     return "; ".join(filter(None, [cell.sentence if cell.explained else "", median]))
 
 
 def _part(summary: str | None, rows: Iterable[str], room: int) -> str:
-    """Return rows, folded away under `summary` if there is one. Rows beyond `room` characters are counted."""
+    """Return the rows as one text of at most `room` characters; rows that do not fit are counted.
+
+    With `summary`, the rows are folded away under it. Without rows, return an empty text.
+    """
     rows = list(rows)
     if not rows:
         return ""

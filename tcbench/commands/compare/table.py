@@ -29,7 +29,7 @@ def show(report: ComparisonReport, console: Screen) -> None:
         console.print()
         console.say(metric_heading(cells), style="bold")
         console.print(_table(cells, narrow=console.width < 100))
-        if unexplained := reason_lines(cell for cell in cells if not cell.in_row):
+        if unexplained := reason_lines(cell for cell in cells if not cell.needs_no_sentence):
             console.print()
             console.say(*unexplained)
     console.print()
@@ -41,7 +41,7 @@ def show(report: ComparisonReport, console: Screen) -> None:
 
 
 def _remarks(report: ComparisonReport) -> list[str]:
-    """Return the remarks below the tables."""
+    """Return the remarks below the tables, only those that apply, such as what a ratio is and what is doubtful."""
     remarks = []
     if any(cell.ratio for cell in report.cells):
         remarks.append("ratio: current over base with its 95% interval over trials; each trial is a separate process.")
@@ -57,7 +57,10 @@ def _remarks(report: ComparisonReport) -> list[str]:
 
 
 def figure_columns(unit: str = "") -> tuple[Column[CellReport], ...]:
-    """Return the columns for both sides' figures, their ratio and the change. Every format uses them."""
+    """Return the columns for both sides' figures, their ratio and the change, as in every format.
+
+    `unit` is appended to the headings of the figures.
+    """
 
     def side(name: str) -> Column[CellReport]:
         return Column(f"{name}{unit}", lambda cell: Field(*cell.side_figure(name)), NUMBER)
@@ -78,7 +81,7 @@ def _table(cells: Sequence[CellReport], *, narrow: bool) -> ConfigTable[CellRepo
     unit = "" if cells[0].metric.unit == "bytes" else gap + figure_unit(cells)
     columns = [*figure_columns(unit)[: -1 if narrow else None]]
     verdict = Column[CellReport](
-        "verdict", lambda cell: f",{gap}".join(filter(None, [cell.verdict, cell.more])), wraps=False
+        "verdict", lambda cell: f",{gap}".join(filter(None, [cell.verdict, cell.missing_trials])), wraps=False
     )
     columns.append(replace(verdict, style=lambda cell: STYLES[tone(cell)]))
     if any(cell.where_in_table for cell in cells):

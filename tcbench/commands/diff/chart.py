@@ -70,7 +70,7 @@ _STEP: dict[str, Any] = {"facecolor": OTHER, "edgecolor": "none", "linewidth": 0
 
 @dataclass(frozen=True)
 class _PartRow:
-    """A bar between two times in seconds, with its words."""
+    """A bar from `begin_s` to `end_s`, with the text beside it (`words`) and a tooltip."""
 
     label: str
     begin_s: float
@@ -81,7 +81,7 @@ class _PartRow:
 
 
 def _heading(diff: Diff, level: Level) -> str:
-    """Return the heading of a panel."""
+    """Return the heading of a panel: the cell (or both cells), the level, and whose time it is."""
     both = diff.base.label, diff.current.label
     cell = both[0] if both[0] == both[1] else f"{both[0]} → {both[1]}"
     return f"{cell} · {level.name}, on the {'GPU' if level.clock == 'device' else 'host'}"

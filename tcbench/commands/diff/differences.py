@@ -156,7 +156,7 @@ def _measured(records: Iterable[Record]) -> list[Measurement]:
 
 
 def _phases_s(side: Trials, clock: ClockName) -> dict[str, list[float]]:
-    """Return the time of each phase in each trial."""
+    """Return the times in seconds of each phase, one per trial, by the phase's name."""
     times_s, costs = side.phase_times(clock), phase_costs(_measured(side.records))
     shown_s = {cost.name: cost.device_s if clock == "device" else cost.host_s for cost in costs}
     return {name: _rescaled(shown_s[name] or 0.0, trial_times) for name, trial_times in times_s.items()}
@@ -170,7 +170,10 @@ def _rescaled(mean_s: float, times_s: Sequence[float]) -> list[float]:
 def _part_of_trials(
     name: str, phase: str | None, base_s: Sequence[float] | None, current_s: Sequence[float] | None
 ) -> StepPart:
-    """Return a part from its times in the trials of both sides."""
+    """Return a part from its times in seconds in the trials of each side (None: the side does not have the part).
+
+    It has an interval only if both sides have at least two trials.
+    """
     change = None
     if base_s and current_s and min(len(base_s), len(current_s)) >= LEAST_TRIALS:
         change = welch.difference(current_s, base_s)
@@ -292,7 +295,7 @@ def _layers(timeline: Timeline, clock: ClockName) -> dict[PartKey, float]:
 
 
 def _kernels(timeline: Timeline) -> tuple[dict[PartKey, float], dict[PartKey, float]]:
-    """Return the seconds and the launches per step of each kernel."""
+    """Return two mappings, of the seconds per step and of the launches per step of each kernel."""
     n, spans = len(timeline.steps), [*_in_steps(timeline, timeline.spans_in("gpu"))]
     times_s = summed(((span.name, span.phase), span.duration_s / n) for span in spans)
     return times_s, summed(((span.name, span.phase), 1 / n) for span in spans)
@@ -305,7 +308,10 @@ def _in_steps(timeline: Timeline, spans: Iterable[Span]) -> Iterable[Span]:
 
 
 def _merged(base: _PerPart, current: _PerPart, *, launches: tuple[_PerPart, _PerPart] = ({}, {})) -> list[StepPart]:
-    """Return a part per key of either side, without those that take no time on both."""
+    """Return a part for each key of `base` and `current`, which hold seconds per step, unless it takes no time on both.
+
+    `launches` has the launches per step of both sides.
+    """
     return [
         StepPart(*key, base.get(key), current.get(key), None, *(counts.get(key) for counts in launches))
         for key in {**base, **current}
@@ -317,7 +323,7 @@ def _merged(base: _PerPart, current: _PerPart, *, launches: tuple[_PerPart, _Per
 
 
 def _level(name: LevelName, clock: ClockName, step: StepPart, parts: Iterable[StepPart], rest: str) -> Level:
-    """Return a level with its parts sorted by change, and the rest of the step."""
+    """Return a level with its parts, the largest change first, and the rest of the step under the name `rest`."""
     ordered = tuple(sorted(parts, key=lambda part: -abs(part.change_s)))
     base_s = math.fsum([step.base_s or 0.0, *(-(part.base_s or 0.0) for part in ordered)])
     current_s = math.fsum([step.current_s or 0.0, *(-(part.current_s or 0.0) for part in ordered)])
@@ -339,7 +345,7 @@ def _check_same_training(base: Sequence[Record], current: Sequence[Record]) -> N
 
 
 def _check_equal(facts: Iterable[tuple[str, object, object]]) -> None:
-    """Raise NotComparableError for facts, (name, of base, of current), that differ between the sides."""
+    """Raise NotComparableError that lists the facts which differ. `facts` are (name, base's value, current's value)."""
     differing = [f"{name} {before} against {after}" for name, before, after in facts if before != after]
     if differing:
         raise NotComparableError(f"not the same training, so the change cannot be broken down: {', '.join(differing)}")

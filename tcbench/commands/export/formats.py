@@ -127,7 +127,7 @@ def _cells(records: Sequence[Record]) -> Iterator[Row]:
 
 
 def _scaled(curve: Curve, point: Point) -> Row:
-    """Return the columns of a cell on a curve of weak scaling."""
+    """Return the columns on scaling of a cell on a curve of weak scaling: efficiency, all-reduce, imbalance."""
     exchange = point.allreduce
     return {
         **fields(point, "images_per_s_per_rank=images_per_s_per_rank.value"),
@@ -158,7 +158,7 @@ def _steps(records: Sequence[Record]) -> Iterator[Row]:
 
 
 def _by_machine(records: Sequence[Record]) -> Iterator[tuple[str | None, Record]]:
-    """Return records with their machine, cell by cell. A record without a machine has that of its run."""
+    """Return pairs of a machine's name and a record, cell by cell. A record without a machine gets that of its run."""
     return ((machine, record) for (machine, _), group in group_by_cell(records).items() for record in group)
 
 
@@ -193,14 +193,15 @@ def to_csv(records: Sequence[Record], per: str) -> str:
     """Return comma-separated rows with a header. A text that a spreadsheet would evaluate starts with an apostrophe."""
     (columns, rows), text = table(records, per), io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(map(_defused, columns))
-    writer.writerows([_defused(v) if type(v) is str else v for v in values] for values in rows)
+    writer.writerow(map(_without_formula, columns))
+    writer.writerows([_without_formula(v) if type(v) is str else v for v in values] for values in rows)
     return text.getvalue()
 
 
 @functools.lru_cache(4096)
-def _defused(value: str) -> str:
-    """Return a text that no spreadsheet takes for a formula."""
+def _without_formula(value: str) -> str:
+    """Return a text that no spreadsheet takes for a formula: one that would be a formula gets an apostrophe in
+    front."""
     text = value.replace("\r\n", "\n").replace("\r", "\n")  # few readers treat a lone "\r" as the end of a line
     return f"'{text}" if text.startswith(_FORMULA) else text
 
@@ -226,7 +227,10 @@ def to_parquet(records: Sequence[Record], per: str) -> bytes:
 
 
 def _type(values: Sequence[Any]) -> Any:
-    """Return the pandas type of a column. Left alone, pandas would turn whole seconds into integers."""
+    """Return the pandas type of a column with these values; None stands for a missing value.
+
+    By default, pandas would turn whole seconds into integers.
+    """
     kinds = {type(value) for value in values if value is not None}
     if kinds == {bool}:
         return "boolean"
@@ -292,7 +296,7 @@ def _measured(records: Sequence[Record]) -> list[tuple[str, CellSummary]]:
 
 
 def _shortened(name: str, key: str) -> str:
-    """Return the name, or if it is too long its beginning and the cell's key."""
+    """Return the name of a cell; if it is too long, its beginning and the cell's key."""
     return name if len(name) <= _MOST_NAME else f"{name[: _MOST_NAME - len(key) - 4]}... {key}"
 
 

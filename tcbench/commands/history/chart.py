@@ -53,18 +53,20 @@ def history_chart(history: History) -> Figure:
     if not history.cells:
         raise SelectionError("no results to plot; measure some with `tcbench run`")
     newest = history.revisions[-MAX_REVISIONS:]
-    measured = [cell for cell in history.cells if len(_within(cell, newest)) > 1]
+    measured = [cell for cell in history.cells if len(_points_at(cell, newest)) > 1]
     if not measured:
         raise SelectionError("nothing to draw: no cell was measured at two commits; `tcbench plot` draws runs")
-    ranked = sorted(measured, key=lambda cell: not any(point.regressed for point in _within(cell, newest)))
+    ranked = sorted(measured, key=lambda cell: not any(point.regressed for point in _points_at(cell, newest)))
     first, more = first_panels(ranked, lambda cell: cell.cell.label, "--config or --bs")
     cells = sorted(first, key=measured.index)
     drawn = {point.revision for cell in cells for point in cell.points}
     revisions = [revision for revision in newest if revision in drawn]
     groups, common = _groups(cells)
-    strips = [(cell, _within(cell, revisions), name * (cell is alike[0])) for name, alike in groups for cell in alike]
+    strips = [
+        (cell, _points_at(cell, revisions), name * (cell is alike[0])) for name, alike in groups for cell in alike
+    ]
     # The factor from bottom to top, which all strips share.
-    span = max([high / low for low, high in (_ends(points) for _, points, _ in strips)] + [_LEAST_SPAN]) ** 1.12
+    span = max([high / low for low, high in (_rate_limits(points) for _, points, _ in strips)] + [_LEAST_SPAN]) ** 1.12
     width = max(WIDTH, _MARGINS + _PITCH * len(revisions))
     title = mark_simulated("Throughput over commits", (cell.environment for cell in history.cells))
     subtitle = " · ".join([*common, counted(len(revisions), "commit")])
@@ -104,14 +106,14 @@ def _groups(cells: Sequence[CellHistory]) -> tuple[list[tuple[str, list[CellHist
 
 
 def _as_summary(cell: CellHistory) -> CellSummary:
-    """Return a summary with the facts that a setting and its name need."""
+    """Return a summary without results: only the facts from which a setting and its name are derived."""
     code = Code(None, "", None, beneath=cell.beneath)
     return CellSummary(cell.cell, cell.machine, cell.environment, "ok", None, 0, 0, codes=(code,))
 
 
 def _small_print(history: History, cells: Sequence[CellHistory], revisions: Sequence[Revision]) -> list[str]:
     """Return the lines below the chart."""
-    points = [(cell, point) for cell in cells for point in _within(cell, revisions)]
+    points = [(cell, point) for cell in cells for point in _points_at(cell, revisions)]
     lines = [
         f"{rate_unit(cell.cell for cell in cells)} over total time, geometric mean over trials · whisker: its "
         f"95% confidence interval over trials · "
@@ -140,14 +142,17 @@ def _small_print(history: History, cells: Sequence[CellHistory], revisions: Sequ
     return lines
 
 
-def _within(cell: CellHistory, revisions: Sequence[Revision]) -> tuple[HistoryPoint, ...]:
-    """Return the cell's points at these revisions."""
+def _points_at(cell: CellHistory, revisions: Sequence[Revision]) -> tuple[HistoryPoint, ...]:
+    """Return the points of a cell at the given revisions, in order."""
     drawn = set(revisions)
     return tuple(point for point in cell.points if point.revision in drawn)
 
 
-def _ends(points: Sequence[HistoryPoint]) -> tuple[float, float]:
-    """Return the lowest and highest images/s that a strip shows. Very long whiskers are cut."""
+def _rate_limits(points: Sequence[HistoryPoint]) -> tuple[float, float]:
+    """Return the lowest and highest images/s that a strip shows. Very long whiskers are cut.
+
+    (1, 1) if no point has a throughput.
+    """
     rates = [point.images_per_s for point in points if point.images_per_s is not None]
     if not rates:
         return 1.0, 1.0
@@ -160,7 +165,7 @@ def _ends(points: Sequence[HistoryPoint]) -> tuple[float, float]:
 
 def _frame(axes: Axes, cell: CellHistory, points: Sequence[HistoryPoint], span: float, n: int) -> None:
     """Draw the frame of a strip for `n` commits: axes, the name on the left, and the newest figure on the right."""
-    middle = math.prod(map(math.sqrt, _ends(points)))
+    middle = math.prod(map(math.sqrt, _rate_limits(points)))
     low, high = middle / math.sqrt(span), middle * math.sqrt(span)
     axes.set_xlim(-0.5, n - 0.5)
     axes.set_yscale("log")

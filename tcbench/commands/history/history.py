@@ -147,7 +147,10 @@ def build_history(
 def _by_stack(
     records: Sequence[Record], codes: Mapping[int, CodeVersion], beneath: Mapping[str, tuple[str, ...]]
 ) -> dict[tuple[str, ...], list[Record]]:
-    """Return a cell's records by software stack, if a revision was measured on several; else all together."""
+    """Return a cell's records by software stack if any revision was measured on several stacks; else all under ().
+
+    `codes` has the code of each record by its id(), and `beneath` the stack of each run.
+    """
     stacks = grouped((beneath.get(record.run_id, ()), record) for record in records)
     pairs = {(codes[id(record)], stack) for stack, group in stacks.items() for record in group}
     return stacks if len(pairs) > len({code for code, _ in pairs}) else {(): list(records)}
@@ -175,7 +178,7 @@ def _codes(records: Sequence[Record]) -> dict[int, CodeVersion]:
 def _revisions(
     records: Sequence[Record], codes: dict[int, CodeVersion], places: Mapping[str, int]
 ) -> tuple[Revision, ...]:
-    """Return the revisions of all records, in order."""
+    """Return the revisions of all records, oldest first (`_by_ancestry`)."""
     starts = grouped((codes[id(record)], record.started_at) for record in records)
     began = {code: min(started_at) for code, started_at in starts.items()}
     tcbench_of_project = grouped((code.project, code.tcbench) for code in began)
@@ -196,8 +199,9 @@ def _revisions(
 def _by_ancestry(codes: Sequence[CodeVersion], places: Mapping[str, int]) -> list[CodeVersion]:
     """Return codes with the commits that git knows in order of ancestry.
 
-    Those swap places among themselves; all others stay where they are. Commits of a project and of tcbench are ordered
-    separately."""
+    The known commits swap places among themselves, and unknown ones stay where they are. Commits of a project and of
+    tcbench are ordered separately.
+    """
 
     def place(code: CodeVersion) -> tuple[int, bool]:
         """Return a sort key: the commit's place, or -1 if git does not know it. Changed files come after it."""
@@ -213,7 +217,8 @@ def _by_ancestry(codes: Sequence[CodeVersion], places: Mapping[str, int]) -> lis
 
 
 def _points(groups: Sequence[tuple[Revision, Trials]], rule: Rule, allow: Collection[str]) -> tuple[HistoryPoint, ...]:
-    """Return a point per revision, each compared with the one before, if the two are comparable."""
+    """Return a point per revision with its change since the point before, or what differs if the two points cannot be
+    compared. `groups` has the trials of each revision, oldest first."""
     points = []
     last: tuple[Revision, Trials] | None = None
     last_ok: tuple[Revision, Trials] | None = None

@@ -61,10 +61,11 @@ def _for_named_point(column: Column[HistoryPoint]) -> Column[_NamedPoint]:
 
 
 def sparkline(points: Sequence[HistoryPoint]) -> str:
-    """Return the throughput of a cell as a line of block characters.
+    """Return the throughput of a cell as block characters, one per point.
 
-    A cross means no figure, a bar the start of a new line. The range is at least 10%, so that noise looks like
-    noise."""
+    A cross stands for a point without throughput, and a bar marks the start of a new curve. The range is at least 10%,
+    so that noise looks like noise.
+    """
     rates = [point.images_per_s for point in points if point.images_per_s is not None]
     low = min(rates, default=1.0)
     span = math.log(max(max(rates, default=1.0) / low, 1.1))
@@ -99,7 +100,7 @@ def notes(history: History) -> list[str]:
 
 
 def verdict(history: History) -> str:
-    """Return the count of regressions and comparisons, in one line."""
+    """Return a line with the numbers of cells, commits, regressions and comparisons."""
     cells, commits = len(history.cells), len(history.revisions)
     over = f"{counted(cells, 'cell')} over {counted(commits, 'commit')}"
     verdicts = [point.change.verdict for cell in history.cells for point in cell.points if point.change]

@@ -131,7 +131,7 @@ def _name(row: _GpuRow) -> Text:
 
 
 def _versions(served: ServedVersions) -> str:
-    """Return the versions that support a GPU, in words."""
+    """Return the versions of a package that support a GPU: "11.0 to 12.9", "up to 12.9", "from 11.8" or "newest"."""
     if served.first and served.last:
         return f"{served.first} to {served.last}"
     if served.last:

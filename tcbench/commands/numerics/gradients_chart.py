@@ -154,7 +154,10 @@ def _exponents(axes: Axes, limits: tuple[int, int]) -> None:
 
 
 def _lost(axes: Axes, counts: dict[GradientKind, Magnitudes], safe_range: SafeScales, k: int) -> None:
-    """Draw the shares that become zero or infinite, over the loss scale."""
+    """Draw the shares of gradients that become zero or infinite over the loss scale, and the safe scales.
+
+    `k` is log2 of the loss scale of the document.
+    """
     smallest, largest = safe_range.smallest, safe_range.largest
     low = min(-4, k - 2)
     high = max(40, (largest or 0) + 6, k + 2)

@@ -115,9 +115,9 @@ def document_evidence(document: Document, source: str | None = None) -> Evidence
         if has_many_ranks != (claim.relation == "scales"):
             return None
         if has_many_ranks or claim.relation == "trains like":
-            finding = _trains(document, words, ("ranks",) if has_many_ranks else CLAIMED.get(rung, ()))
+            finding = _training_finding(document, words, ("ranks",) if has_many_ranks else CLAIMED.get(rung, ()))
         else:
-            finding = _keeps(document) if claim.relation == "keeps gradients" and rung == "fp16" else None
+            finding = _loss_scale_finding(document) if claim.relation == "keeps gradients" and rung == "fp16" else None
         return finding and replace(finding, why=finding.why + basis)
 
     steps, n = document.setting.steps, len({run.seed for run in document.runs})
@@ -125,8 +125,11 @@ def document_evidence(document: Document, source: str | None = None) -> Evidence
     return evidence
 
 
-def _trains(document: Document, answers: Mapping[str, Word], techniques: Sequence[str]) -> Evidence | None:
-    """Return the evidence on whether these techniques train like the base, or None if none was run."""
+def _training_finding(document: Document, answers: Mapping[str, Word], techniques: Sequence[str]) -> Evidence | None:
+    """Return the evidence on whether `techniques` train like the base; None if none of them was run.
+
+    `answers` are the verdicts by technique.
+    """
     words = {answers[name] for name in techniques if name in answers}
     if not words:
         return None
@@ -138,8 +141,8 @@ def _trains(document: Document, answers: Mapping[str, Word], techniques: Sequenc
     return Evidence("holds" if words == {like_base(document)} else "undecided", why)
 
 
-def _keeps(document: Document) -> Evidence | None:
-    """Return the evidence on whether the loss scale keeps small gradients, or None if none were counted."""
+def _loss_scale_finding(document: Document) -> Evidence | None:
+    """Return the evidence on whether the loss scale keeps small gradients; None if no gradients were counted."""
     k = round(math.log2(document.static_scale))
     unscaled, scaled = model_shares(document.gradients, 0), model_shares(document.gradients, k)
     kinds = [kind for kind in KINDS if model_magnitudes(document.gradients, kind).non_zero]
@@ -226,7 +229,8 @@ _NORMAL_95 = 1.6449
 
 
 def _verdict(name: str, document: Document, margins: Margins) -> TechniqueVerdict:
-    """Return the verdict on one technique."""
+    """Return the verdict on the technique `name`: whether its loss and accuracy are within the margins of the base's
+    (pairs by seed), or why that cannot be judged."""
     runs = [run for run in document.runs if run.technique == name]
     base = {run.seed: run for run in document.runs if run.technique == document.setting.base.name}
     pairs = [(run, base[run.seed]) for run in runs if run.seed in base and base[run.seed].status == "ok"]
@@ -283,7 +287,10 @@ def relative(log_ratio: float) -> float:
 
 
 def _limits(low: float, high: float, points: bool = False) -> str:
-    """Return an interval in words, in percent or in points of accuracy."""
+    """Return the limits of an interval in percent, or with `points` in percentage points of accuracy.
+
+    Infinite or very wide intervals are named as such.
+    """
     if not (math.isfinite(low) and math.isfinite(high)):
         return "no interval"
     if points:

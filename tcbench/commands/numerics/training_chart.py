@@ -128,7 +128,10 @@ def _write_reason(axes: Axes, place: float, reason: str, room: float) -> None:
 
 
 def _curves(axes: Axes, curves: dict[str, tuple[Interval, ...]], *, bands: bool, window: int, steps: int) -> None:
-    """Draw the curves of all techniques, with bands for intervals; a cross marks a curve that ends early."""
+    """Draw a curve per technique with a point per `window` steps; a cross marks one that ends before `steps`.
+
+    With `bands`, intervals are drawn too.
+    """
     for name, points in curves.items():
         line = _STYLES[name]
         x = [(i + 0.5) * window for i in range(len(points))]

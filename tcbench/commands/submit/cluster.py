@@ -161,7 +161,7 @@ def job_script(
 
 
 def executor(folder: Path, script: str) -> Any:
-    """Return submitit's executor of a job with this script."""
+    """Return submitit's executor, which submits `script` as a job and keeps the job's files in `folder`."""
     from tcbench.commands.submit.slurm import Slurm
 
     return Slurm(folder, script)
@@ -268,7 +268,7 @@ def submit(slurm: Any, target: Target, command: Sequence[str]) -> Job:
 
 
 def newest_job(slurm: Any, target: Target) -> Job | None:
-    """Return the target's newest job, or None."""
+    """Return the newest job of a target, from the note in its executor's folder; None if it has none."""
     folder = Path(slurm.folder)
     try:
         note = msgspec.json.decode((folder / _NOTE).read_bytes(), type=_Note)

@@ -39,7 +39,10 @@ _RESERVED = ("array", "wrap", "output", "error", "job-name", "open-mode")
 
 
 def _sbatch_options(texts: Sequence[str] | None) -> dict[str, str | bool]:
-    """Return sbatch options by name. Raises SelectionError."""
+    """Return the options of --sbatch NAME=VALUE or NAME by name; the value is True if there is none.
+
+    Raises SelectionError for an option that tcbench sets itself.
+    """
     options: dict[str, str | bool] = {}
     for text in texts or ():
         name, has_value, value = text.partition("=")
@@ -175,7 +178,7 @@ def _begin(work: Sequence[tuple[Target, Sequence[str], Any]], jobs: list[Job], r
     submitted: list[Job] = []
     for target, words, executor in work:
         last = cluster.newest_job(executor, target) if resume else None
-        same = last is not None and _question(last.command) == _question(words)
+        same = last is not None and _measuring_words(last.command) == _measuring_words(words)
         if last is not None and not last.ended:
             if not same:
                 cluster.cancel(submitted)
@@ -196,13 +199,13 @@ def _begin(work: Sequence[tuple[Target, Sequence[str], Any]], jobs: list[Job], r
             jobs.append(job)
 
 
-def _question(words: Sequence[str]) -> list[str]:
+def _measuring_words(words: Sequence[str]) -> list[str]:
     """Return the words of a command that say what is measured, without those on how to resume."""
     return [*words[: words.index("--label") + 2]]
 
 
 def _follow(jobs: Sequence[Job], out: Path, scenario: str, quiet: bool) -> bool:
-    """Report the progress of jobs until all have ended. Returns whether any job failed."""
+    """Print the progress of jobs on standard error until all have ended. Return whether any job failed."""
     from tcbench.commands.submit import cluster
     from tcbench.core import store
     from tcbench.show.format import counted
@@ -233,7 +236,7 @@ def _follow(jobs: Sequence[Job], out: Path, scenario: str, quiet: bool) -> bool:
 
 
 def _say(line: str, quiet: bool) -> None:
-    """Print a line on standard error."""
+    """Print a line on standard error unless `quiet`."""
     if not quiet:
         typer.echo(line, err=True)
 

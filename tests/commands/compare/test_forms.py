@@ -202,4 +202,4 @@ def test_what_shows_a_comparison_imports_the_report_and_nothing_else_of_the_judg
 
 def test_an_inconclusive_cell_whose_row_says_how_many_trials_it_lacks_has_no_line_of_its_own():
     report = reported(*sides({"fp32": 0.985}, trials=4, spread=0.03))
-    assert report.cells[0].more and "inconclusive: throughput" not in as_text(report)
+    assert report.cells[0].missing_trials and "inconclusive: throughput" not in as_text(report)

@@ -147,7 +147,8 @@ class CommitSearch:
         return np.exp(likely - likely.max())
 
     def _limits(self) -> tuple[float, float]:
-        """Return the limits that rounds are clipped to, from BAD's loss and the scatter of its rounds."""
+        """Return the limits that log ratios of rounds are clipped to, from BAD's loss and the scatter of its rounds;
+        infinite before BAD has a round."""
         lost = [round_.log_ratio for round_ in self.rounds if round_.commit == self.commits]
         if not lost:
             return -math.inf, math.inf
@@ -175,18 +176,19 @@ class CommitSearch:
             before += probability
             commit = group[-1]
             cost_s = 1.0 if commit in self.built else 1.0 + costs.build_s / costs.round_s
-            worth = _entropy(before) * self._news(commit) / cost_s
+            worth = _entropy(before) * self._worth_of_round(commit) / cost_s
             if worth > best_worth:
                 best, best_worth = commit, worth
         return best
 
-    def _news(self, commit: int) -> float:
-        """Return what one more round of a commit is worth, relative to its first round."""
+    def _worth_of_round(self, commit: int) -> float:
+        """Return how much one more round of a commit tells, relative to its first round."""
         n, ratio = self.count(commit), (_OWN / self.scatter) ** 2
         return (1 + ratio) / ((1 + n * ratio) * (1 + (n + 1) * ratio))
 
     def _to_confirm(self) -> int | None:
-        """Return the likeliest commit, or the one before it, if it has too few rounds."""
+        """Return the likeliest slow commit, or the measurable one before it, whichever has too few rounds; None if
+        neither has."""
         place = self.groups.index(self.likeliest)
         pair = [self.groups[place][-1], *([self.groups[place - 1][-1]] if place else [])]
         return next((commit for commit in pair if self.count(commit) < LEAST_ROUNDS), None)
@@ -209,7 +211,7 @@ class CommitSearch:
         ends = []
         for _ in range(_SIMULATED):
             (group,) = generator.choices(self.groups, self.probabilities)
-            ends.append(_played(self, costs, lambda: generator.gauss(0.0, self.scatter), group[-1], log_loss))
+            ends.append(_simulate_search(self, costs, lambda: generator.gauss(0.0, self.scatter), group[-1], log_loss))
         return statistics.fmean(rounds for rounds, _ in ends), statistics.fmean(seconds for _, seconds in ends)
 
 
@@ -217,10 +219,13 @@ _MOST_ROUNDS = 300
 """Rounds after which a simulated search is stopped."""
 
 
-def _played(
+def _simulate_search(
     search: CommitSearch, costs: RoundCosts, noise: Callable[[], float], first: int, loss: float
 ) -> tuple[int, float]:
-    """Return the rounds and seconds that a simulated search takes if `first` is the slow commit."""
+    """Return the rounds and seconds that a simulated search takes if `first` is the slow commit.
+
+    `noise` draws the deviation of a round's log ratio, and `loss` is the log ratio from `first` on.
+    """
     rounds, seconds = 0, 0.0
     while rounds < _MOST_ROUNDS and (commit := search.next(costs)) is not None:
         seconds += costs.round_s + (0.0 if commit in search.built else costs.build_s)

@@ -264,7 +264,7 @@ def _with_round(bisection: Bisection, runner: CommitRunner, commit: str) -> Bise
         try:
             build_s = runner.prepare(commit)
         except BuildError as error:
-            return _without(bisection, commit, str(error))
+            return _with_skipped(bisection, commit, str(error))
         built = BuiltCommit(commit=commit, seconds=build_s)
         bisection = msgspec.structs.replace(bisection, built=(*bisection.built, built))
     started = time.monotonic()
@@ -286,14 +286,14 @@ def _with_round(bisection: Bisection, runner: CommitRunner, commit: str) -> Bise
             reason = f"{record.status}: {record.reason}"
             if side == bisection.good:
                 raise NotComparableError(f"GOOD ({side[:12]}) no longer runs: {reason}")
-            return _without(bisection, commit, reason)
+            return _with_skipped(bisection, commit, reason)
         figures[side] = figure
     ratio = math.log(figures[commit] / figures[bisection.good])
     measured = MeasuredRound(commit=commit, log_ratio=ratio, seconds=time.monotonic() - started)
     return msgspec.structs.replace(bisection, rounds=(*bisection.rounds, measured))
 
 
-def _without(bisection: Bisection, commit: str, reason: str) -> Bisection:
+def _with_skipped(bisection: Bisection, commit: str, reason: str) -> Bisection:
     """Return the record with a commit skipped and its rounds removed."""
     rounds = tuple(round_ for round_ in bisection.rounds if round_.commit != commit)
     skipped = SkippedCommit(commit=commit, reason=reason)
@@ -387,7 +387,7 @@ def begin_search(
 
 
 def _clarity(log_ratios: Sequence[float]) -> float:
-    """Return how many standard deviations the mean of rounds lies below 0."""
+    """Return how many standard deviations the mean of the rounds' log ratios lies below 0."""
     return -statistics.fmean(log_ratios) / (statistics.stdev(log_ratios) + _LEAST_SCATTER)
 
 
