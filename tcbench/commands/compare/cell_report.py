@@ -172,8 +172,8 @@ class CellReport(CellComparison):
 
     @cached_property
     def advice(self) -> list[str]:
-        """For a regression of throughput, the phase that became slower; for an inconclusive cell, the number of trials
-        that would decide, and the interval it is judged by; else empty."""
+        """The slower phase of a regression of throughput, or the number of trials that would decide an inconclusive
+        cell, with the interval that it is judged by. Empty for other verdicts and metrics."""
         if self.verdict == "regression" and self.metric.name == "throughput":
             kernels = f"phases grew only where the two sides ran different kernels: {', '.join(self.other_kernels)}"
             return [*filter(None, [self._place_of_loss, kernels if self.grew_by_kernels else ""])]
