@@ -68,7 +68,7 @@ def one_library():
     """A batch normalisation that NumPy does faster in one layout would be held against oneDNN's in the other: NumPy's
     sums in float64. Here oneDNN does both, so that only the rung differs."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(batch_norm, "_faster", lambda engine, work, choice, kernel: choice)
+        patch.setattr(batch_norm, "_faster", lambda engine, work, choice: choice)
         accelerator._engine.cache_clear()
         yield
     accelerator._engine.cache_clear()
