@@ -180,7 +180,7 @@ _SAMPLE_FORMATS: tuple[tuple[w.Layout, w.DType, w.Math], ...] = (
 
 
 def _identity(model: TimingModel) -> str:
-    """Return a digest of the GPU, of the model's figures, and of its times for sample works, to six digits."""
+    """Return a digest of the GPU, of the model's figures, and of its times for sample operations, to six digits."""
     card = model.card
     figures = [
         *(card.sm, card.multiprocessors, card.memory_bytes, card.memory_bandwidth_bytes_s, card.sm_clock_hz),

@@ -58,7 +58,7 @@ def launch_of(work: w.Work) -> KernelLaunch:
 
 
 def launches(*kinds: type[w.Work]) -> Callable[[_Rule], _Rule]:
-    """Register a function that returns the launch for works of these types. Rungs with own kernels use it too."""
+    """Register a function that returns the launch for operations of these types. Rungs with own kernels use it too."""
 
     def register(rule: _Rule) -> _Rule:
         _TABLE.update(dict.fromkeys(kinds, rule))
