@@ -41,7 +41,8 @@ class Entry:
 
 
 def folder(name: str) -> Path:
-    """Return the folder `name` in TCBENCH_CACHE or in the user's cache folder; it may not exist yet. Raises StoreError.
+    """Return the folder `name` in the folder that TCBENCH_CACHE names, else in the user's cache folder. It need not
+    exist yet. Raises StoreError if TCBENCH_CACHE is not usable or there is no place for a cache.
 
     Names end in a version, such as `jpeg-v1`. When the format of the files changes, so does the name."""
     override = os.environ.get(VARIABLE)
@@ -90,8 +91,8 @@ def source_digest(package: ModuleType) -> str:
 
 
 def private_folder(name: str) -> Path | None:
-    """Make and return a cache folder for code, to which no other user can write. It is in TCBENCH_CACHE or, if others
-    can write to that, in the user's cache folder. Return None if neither is possible."""
+    """Make a cache folder for code, to which no other user can write, and return it. It is in TCBENCH_CACHE or, if
+    others can write to that, in the user's cache folder. Return None if neither place is private or writable."""
     for place in (folder(name), _users_folder() / name):
         try:
             if private.make_folder(place):
@@ -113,7 +114,8 @@ class Cache:
 
     @classmethod
     def for_code(cls, name: str, *, fresh: bool = False) -> "Cache":
-        """Return a private cache for code, so that no other user can make this one run it."""
+        """Return a cache for compiled code under this name. It is private, so that no other user can place code in it
+        that this user would run."""
         return cls(private_folder(name) or folder(name), fresh=fresh, private=True)
 
     def path(self, key: Key) -> Path:
@@ -159,8 +161,8 @@ class Cache:
             self._warned = True
 
     def merge(self, key: Key, update: Callable[[Entry | None], Entry]) -> Entry:
-        """Replace the entry by `update(entry)` and return the new one. A lock keeps processes from losing each other's
-        updates."""
+        """Replace the entry with this key by `update(entry)`, and return the new entry. `update` gets None if there is
+        no entry. A lock keeps processes from losing each other's updates."""
         with contextlib.ExitStack() as stack:
             with contextlib.suppress(OSError):  # without a lock the last writer wins
                 self.root.mkdir(parents=True, exist_ok=True)

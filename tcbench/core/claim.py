@@ -54,7 +54,7 @@ class ClaimSide:
     best: bool = False
 
     def matches(self, name: str) -> bool:
-        """Return whether a config may be this side."""
+        """Return whether this side of the claim refers to the config `name`."""
         return fnmatch.fnmatchcase(name, self.config) if self.best else name == self.config
 
     def __str__(self) -> str:
@@ -88,8 +88,8 @@ class Claim:
         return LOW in self.says or any(side is not None and LOW in side.config for side in (self.left, self.right))
 
     def with_precision(self, low: str) -> Self:
-        """Return the claim with a low precision in place of the placeholder. The text of a claim of the talk keeps the
-        talk's precision and adds the one that replaces it."""
+        """Return the claim with the placeholder replaced by `low`, a rung such as "bf16". The text of a claim of the
+        talk names the talk's precision, followed by a remark if `low` is another one."""
         left, right = (side and replace(side, config=side.config.replace(LOW, low)) for side in (self.left, self.right))
         assert left is not None
         in_talk = LOW_PRECISIONS[0]
@@ -135,10 +135,9 @@ def check_claims(
 ) -> tuple[Claim, ...]:
     """Check the [[claim]] tables of a scenario, and return them as claims.
 
-    `configs` and `batch_sizes` are the scenario's. Raises ScenarioError with file (`path`) and key.
-
-    `inherited` says that the tables were written for another variant of the scenario. Then claims about configs or
-    batch sizes that this variant lacks are left out."""
+    `path` is the scenario's file, for error messages; `configs` and `batch_sizes` are the names of its configs and its
+    batch sizes. `inherited`: the tables were written for another variant of the scenario, and claims about configs or
+    batch sizes that this variant lacks are left out. Raises ScenarioError with the file and the key of a mistake."""
     names = list(dict.fromkeys(configs))
     claims = []
     for place, table in enumerate(tables):
@@ -162,7 +161,8 @@ def _side(text: str) -> ClaimSide:
 
 
 def _mistake(table: ClaimTable) -> str | None:
-    """Return a mistake in a table, whatever the scenario has: the key, what is expected and what it is."""
+    """Return the first mistake in a table that does not depend on the scenario's configs: the key, what is wrong and
+    what is expected. None if there is no mistake."""
     relation = table.relation
     if relation not in RELATIONS:
         return f"relation: unknown '{relation}'; {hint(relation, RELATIONS)}"
@@ -187,7 +187,8 @@ def _mistake(table: ClaimTable) -> str | None:
 
 
 def _missing(table: ClaimTable, names: Sequence[str], batch_sizes: Sequence[int]) -> str | None:
-    """Return an error about a config or batch size that a table names and the scenario lacks, if there is one."""
+    """Return an error about the first config or batch size that a table names and the scenario lacks, or None. `names`
+    are the names of the scenario's configs."""
     for key, text in (("left", table.left), ("right", table.right)):
         for config in dict.fromkeys((text or "").replace(LOW, low) for low in LOW_PRECISIONS if text):
             side = _side(config)

@@ -191,9 +191,9 @@ def _report_no_locks(why: str) -> None:
 
 
 def _check_links(path: Path, most: int = 40) -> None:
-    """Check the symbolic links on the way to a path. Raises OSError for a link in a folder that anyone may write to, if
-    it belongs neither to this user nor to the owner of the folder. The kernel has the same rule for files that are
-    opened (fs.protected_symlinks)."""
+    """Check the symbolic links on the way to a path, `most` of them at most. Raises OSError for a link in a sticky
+    folder that anyone may write to (such as /tmp), if it belongs neither to this user nor to the owner of the folder.
+    The kernel applies this rule to files that are opened (fs.protected_symlinks)."""
     for link in (path, *path.parents):
         if link.is_symlink():
             folder, owner = link.parent.stat(), link.lstat().st_uid
@@ -206,7 +206,8 @@ def _check_links(path: Path, most: int = 40) -> None:
 
 
 def _publish(draft: Path, target: Path) -> None:
-    """Give the draft its final name. Raises FileExistsError if another process was faster."""
+    """Give the file `draft` the name `target`. Raises FileExistsError if a file of this name exists by now. On a file
+    system without hard links an existing file is replaced."""
     try:
         target.hardlink_to(draft)
     except FileExistsError:

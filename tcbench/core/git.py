@@ -101,7 +101,8 @@ class Repository:
 
     @contextlib.contextmanager
     def _safe_copy(self, head: str) -> Iterator["Repository"]:
-        """Make a temporary git folder for the same files, with a copy of the index, while the context lasts."""
+        """Make a temporary git folder for this repository's files, with the commit `head` and a copy of the index, and
+        yield it as a repository."""
         with tempfile.TemporaryDirectory(prefix="tcbench-git-") as folder:
             copy = self._shared(Path(folder), self.top, head)
             for part in self.folder.glob("sharedindex.*"):
@@ -112,7 +113,8 @@ class Repository:
             yield copy
 
     def _differs(self, head: str, *paths: str) -> bool:
-        """Return whether tracked files, also of submodules, differ from the commit."""
+        """Return whether tracked files, at `paths` if any and including those of submodules, differ from the commit
+        `head`."""
         with self._safe_copy(head) as copy:
             if self._changed(copy, head, *paths):
                 return True
@@ -121,8 +123,9 @@ class Repository:
         return any(inner.top != inner.folder and inner._differs(commit) for inner, commit in inside if inner)
 
     def _changed(self, copy: "Repository", head: str, *paths: str) -> list[str]:
-        """Return the tracked files that differ from a commit. Files with a filter that only the repository's
-        configuration names are left out: the filter is not run, and without it they cannot be compared."""
+        """Return the tracked files, at `paths` if any, that differ from the commit `head`. `copy` comes from
+        `_safe_copy`. Files with a filter that only the repository's configuration names are left out: the filter is not
+        run, and without it they cannot be compared."""
         # For a file with a new modification time the index only says that it may differ. A refresh compares contents.
         copy.ask("update-index", "-q", "--refresh", "--unmerged", "--ignore-missing", patiently=True)
         names = copy.ask("diff-index", "--name-only", "-z", _SUBMODULES, head, "--", *paths).split("\0")[:-1]
@@ -176,7 +179,8 @@ class Repository:
         return None
 
     def _shared(self, git_folder: Path, top: Path, head: str) -> "Repository":
-        """Make a git folder for the files in `top` that shares this repository's objects and has `head` checked out."""
+        """Make a git folder at `git_folder` for the files in `top`, and return it as a repository. It shares this
+        repository's objects, and its HEAD is the commit `head`."""
         for folder in (git_folder / "objects/info", git_folder / "refs"):
             folder.mkdir(parents=True)
         (git_folder / "HEAD").write_text(f"{head}\n")
@@ -232,8 +236,8 @@ def ancestry(folders: Iterable[Path], commits: Iterable[str]) -> dict[str, int]:
 
 
 def refusal(folder: Path) -> str | None:
-    """Return git's error if a folder is in a repository whose commit git refuses to tell, else None. Outside of a
-    repository, in one without commits, and without git, there is no commit to tell."""
+    """Return git's error if a folder is in a repository whose commit git refuses to report, else None. It is None
+    outside of a repository, in a repository without commits, and without git."""
     try:
         Repository.containing(folder).commit()
     except GitError as error:

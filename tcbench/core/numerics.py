@@ -193,7 +193,9 @@ class Distance(msgspec.Struct, frozen=True, kw_only=True):
 class ParityRun(msgspec.Struct, frozen=True, kw_only=True):
     """A config's distances to the config without its last rung and to fp32, or the `reason` why there are none.
 
-    `seen` and `seen_without` are the observed properties of the sessions with and without the rung.
+    `without` is the config without the rung (None: the float64 reference), `to_without` the distance to it, and
+    `to_fp32` the distance to fp32. `seen` and `seen_without` are the observed properties of the sessions with and
+    without the rung.
     `optimizer_distance` is the largest relative L2 distance, over parameters, between a few updates with fixed
     gradients and those of SGD with momentum and weight decay in float64; `optimizer_parameter` is the parameter with
     that distance."""
@@ -242,7 +244,7 @@ class Magnitudes(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def total_magnitudes(magnitudes: Iterable[Magnitudes]) -> Magnitudes:
-    """Return the sum of several counts."""
+    """Return the sum of several histograms, which may begin at different bins. It has no bins if all are empty."""
     parts = list(magnitudes)
     filled = [part for part in parts if part.counts]
     zeros, not_finite = sum(p.zeros for p in parts), sum(p.not_finite for p in parts)

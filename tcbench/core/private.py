@@ -57,7 +57,8 @@ def read(path: Path) -> bytes:
 
 
 def _others_write(state: os.stat_result) -> bool:
-    """Return whether other users may write. The user's own private group, which has no other members, is ignored."""
+    """Return whether the mode of a file or folder lets other users write to it. Permission for the user's own private
+    group, which has no other members, does not count."""
     if not state.st_mode & stat.S_IWGRP or state.st_mode & stat.S_IWOTH:
         return bool(state.st_mode & stat.S_IWOTH)
     try:

@@ -71,8 +71,8 @@ def ask(
 
 
 def run(words: Sequence[str], *, folder: Path, environment: Mapping[str, str], output: IO[bytes]) -> int:
-    """Run a command to its end and return its exit code. All processes that it started end with it, and also if this
-    process is interrupted."""
+    """Run a command to its end and return its exit code (negative: the signal). Its output and errors go to `output`.
+    All processes that it started are ended with it, also if this process is interrupted."""
     process = subprocess.Popen(
         _with_keeper(words), cwd=folder, env=environment, stdin=subprocess.DEVNULL, stdout=output, stderr=output
     )
@@ -148,7 +148,8 @@ class Worker(Generic[Message]):
         return self._deadline - time.monotonic()
 
     def receive(self) -> Iterator[Message | Fault]:
-        """Wait for messages and yield them. After a Fault, which means that the worker has ended, there are no more."""
+        """Wait until the worker sends something, and yield the messages that are complete. If it has ended without a
+        result or sent no valid message, end it and yield a Fault as the last one."""
         chunk = os.read(self._pipe, 1 << 16)
         if not chunk:
             ended = self.end(patiently=True)
@@ -164,12 +165,12 @@ class Worker(Generic[Message]):
             yield message
 
     def time_out(self) -> Fault:
-        """End the worker because of its timeout."""
+        """End the worker because of its timeout, and return the fault."""
         return Fault("timeout", f"no result after {self._timeout_s:g} s (--timeout)", self.end())
 
     def end(self, *, patiently: bool = False) -> Ended:
-        """End the worker and everything that it started. If `patiently`, first give it `grace_s` seconds to exit by
-        itself. Further calls change nothing."""
+        """End the worker and everything that it started, and return how it ended. If `patiently`, first give it
+        `grace_s` seconds to exit by itself. Further calls return the same result."""
         if self._ended is not None:
             return self._ended
         code = None
@@ -207,8 +208,8 @@ class _Log:
 
 
 def receive(workers: Sequence[Worker[Message]]) -> Iterator[tuple[Worker[Message], Message | Fault]]:
-    """Wait for messages of the workers and yield each with its worker. A worker past its timeout is ended and yields a
-    Fault."""
+    """Wait until one of the workers sends messages or reaches its timeout, and yield each message with its worker. A
+    worker that is past its timeout is ended, and its Fault is yielded."""
     if not workers:
         return
     remaining_s = min(worker.remaining_s for worker in workers)

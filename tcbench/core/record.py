@@ -204,7 +204,8 @@ COPIED_FIELDS = frozenset(
 
 
 def cell_settings(part: msgspec.Struct, prefix: str = "") -> dict[str, Any]:
-    """Return the fields of a cell that are set. Fields of nested structs have names such as `train.momentum`."""
+    """Return the fields of a cell that are set, by name. Fields of nested structs have names such as `train.momentum`.
+    For the recursion, `part` may be a nested struct, whose names begin with `prefix`."""
     settings: dict[str, Any] = {}
     for name, value in msgspec.structs.asdict(part).items():
         if isinstance(value, msgspec.Struct):

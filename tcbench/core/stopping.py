@@ -29,7 +29,8 @@ class WarmUpRule:
     tolerance: float = 0.1
 
     def has_settled(self, times_s: Sequence[float]) -> bool:
-        """Return whether the last step times are within the tolerance."""
+        """Return whether the last of these step times are within the tolerance of their median. False for fewer than
+        `min_steps`."""
         if len(times_s) < self.min_steps:
             return False
         last = times_s[-min(3, self.min_steps) :]
@@ -37,7 +38,8 @@ class WarmUpRule:
         return max(abs(t - middle) for t in last) <= self.tolerance * middle
 
     def is_over(self, times_s: Sequence[float], session_settled: bool = True) -> bool:
-        """Return whether the warm-up ends after steps with these times."""
+        """Return whether the warm-up ends after steps with these times. `session_settled`: the session has finished its
+        own preparations, such as tuning."""
         spent = len(times_s) >= self.max_steps or sum(times_s) >= self.max_time_s
         return len(times_s) >= self.min_steps and (spent or (session_settled and self.has_settled(times_s)))
 
@@ -52,7 +54,8 @@ class StoppingRule:
     min_steps: int
 
     def decide(self, counted_times_s: Sequence[float], spent_s: float) -> StopDecision:
-        """Return whether to continue, or the reason to stop."""
+        """Return "continue", or the reason to stop: "target" if the interval is narrow enough, "budget" if the time is
+        spent. `spent_s` is the time of the pass so far in seconds."""
         if len(counted_times_s) < self.min_steps:
             return "continue"
         if relative_half_width(counted_times_s) <= self.target:
@@ -61,9 +64,9 @@ class StoppingRule:
 
 
 def sample_size(first: Sequence[float], half_width: float) -> int:
-    """Return the number of values whose mean has a 95% confidence interval of this half-width, estimated from the
-    variance of the first values: the second stage of C. Stein, "A two-sample test for a linear hypothesis whose power
-    is independent of the variance", Annals of Mathematical Statistics 16, 1945."""
+    """Return the number of values whose mean has a 95% confidence interval of this half-width, in the unit of the
+    values, estimated from the variance of the `first` values: the second stage of C. Stein, "A two-sample test for a
+    linear hypothesis whose power is independent of the variance", Annals of Mathematical Statistics 16, 1945."""
     n = len(first)
     if n < 2:
         return n

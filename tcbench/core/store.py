@@ -113,8 +113,8 @@ class Store:
         )
 
     def _rescue(self, content: bytes) -> Path | None:
-        """Write the content to a new file next to the run's or among the temporary files, under a name that is free in
-        both folders. Return its path, or None if neither works."""
+        """Write the content to a new file in the run's folder, or else in the folder for temporary files, under a name
+        that is free in both. Return the file's path, or None if neither folder can be written."""
         run_id = re.sub(r"(-\d{8}-\d{6})-\d+$", r"\1", self.path.stem)
         folders = (self.path.parent, Path(tempfile.gettempdir()))
         names = itertools.chain([self.path.name], (f"{run_id}-{number}{SUFFIX}" for number in itertools.count(2)))
@@ -145,16 +145,16 @@ class Read:
 
 
 def read(paths: Iterable[Path]) -> Read:
-    """Read all records of files, and of the `*.jsonl` files in folders. Raises StoreError with file and line. A last
-    line that a crash cut off is left out, with a note."""
+    """Read all records of files, and of the `*.jsonl` files in folders. A last line that a crash cut off is left out,
+    with a note. Raises StoreError, with the file and the line of an invalid record."""
     contents = [_read_file(file) for path in paths for file in _files(path)]
     notes = tuple(plain(note) for content in contents for note in content.notes)
     return Read(tuple(record for content in contents for record in content.records), notes)
 
 
 def _files(path: Path) -> list[Path]:
-    """Return the files of records that a path means: a file, or all runs in a folder. Raises StoreError if there are
-    none."""
+    """Return the files of records at a path: the file itself, or all runs in a folder, sorted. Raises StoreError if
+    there are none."""
     if path.is_dir():
         files = sorted(runs(path))
         if not files:
@@ -172,8 +172,8 @@ def runs(folder: Path) -> list[Path]:
 
 
 def resolve(name: str, out: Path) -> Path:
-    """Return the path of results that are named on the command line: a file, a folder, or the id of a run under `out`.
-    Raises StoreError, also for an empty name, which an unset shell variable leaves: it does not mean this folder."""
+    """Return the path of results that the command line names: a file, a folder, or the id of a run under `out`. Raises
+    StoreError if there are no such results, and for an empty name, which comes from an unset shell variable."""
     expected = f"expected a file, a folder, or the id of a run in {out}/"
     if not name:
         raise StoreError(f"'': an empty name; {expected}")
@@ -239,8 +239,8 @@ def new_run_id(scenario: str) -> str:
 
 
 def new_path(out: Path, machine: str, scenario: str, ending: str = "") -> Path:
-    """Create an empty file for a new run, so that another run that begins in the same second gets another name. The
-    name ends with `ending`. Empty files of killed runs of the scenario are removed."""
+    """Create an empty file for a new run, and return its path. A run that begins in the same second gets another name.
+    The run id ends with `ending`. Empty files of killed runs of the scenario are removed. Raises StoreError."""
     for earlier in (out / machine).glob(f"{glob.escape(scenario)}-{'[0-9]' * 8}-{'[0-9]' * 6}*{SUFFIX}"):
         _remove_abandoned(earlier)
     run_id, number = new_run_id(scenario), 1
@@ -286,9 +286,9 @@ def newest_first(out: Path, machine: str | None, scenario: str, ending: str = ""
 
 
 def believable_start(started: str, file: Path) -> str:
-    """Return the start time of a run, such as "20261128-231500" (UTC). `started` is the time in its name. If that is in
-    the future because a clock was wrong, the time of the file's last write replaces it; if that is in the future too,
-    the answer is "", which sorts before all times."""
+    """Return the start time of a run, such as "20261128-231500" (UTC), given its file and the time in the file's name.
+    If the time is in the future because a clock was wrong, return the time of the file's last write; if that is in the
+    future too, return "", which sorts before all times."""
     now_s = time.time() + _CLOCKS_DIFFER_S
     if started <= stamp(now_s):
         return started
@@ -311,13 +311,14 @@ def current(records: Iterable[Record]) -> tuple[Record, ...]:
 
 
 def newest(records: Iterable[Record]) -> tuple[Record, ...]:
-    """Return the last record of each machine, run, cell and trial. A resumed run repeats failed trials, so that a trial
-    may have several. Runs of two machines may have the same id."""
+    """Return the last record of each trial. Trials are distinguished by machine, run id, cell and number, since runs of
+    two machines may have the same id. A trial has several records if a resumed run repeated it after a failure."""
     records = tuple(records)
     machines = grouped((record.run_id, record.environment.machine) for record in records if record.environment)
 
     def machine(record: Record) -> str | None:
-        """Return the record's machine or, if it does not name one, that of its run, if all of the run is on one."""
+        """Return the record's machine. If the record names none, return the machine of its run, or None if runs of
+        several machines or of none have this id."""
         if record.environment is not None:
             return record.environment.machine
         candidates = set(machines.get(record.run_id, ()))

@@ -31,7 +31,8 @@ def started_by_uv() -> bool:
 
 
 def runnable(text: str) -> str:
-    """Return a message with `uv run` before the tcbench commands that it quotes, if this one was started that way."""
+    """Return a message with `uv run` before each tcbench command that it quotes in backticks, if this process was
+    started by `uv run`; else the message unchanged."""
     return text.replace("`tcbench ", "`uv run tcbench ") if started_by_uv() else text
 
 

@@ -82,7 +82,7 @@ class Timeline:
             object.__setattr__(self, name, value)
 
     def spans_in(self, lane: Lane, *kinds: SpanKind) -> tuple[Span, ...]:
-        """Return the spans of a lane: those of these kinds, or all."""
+        """Return the spans of a lane in the order of their begin: those of the given kinds, or all without a kind."""
         return tuple(s for s in self.spans if s.lane == lane and (not kinds or s.kind in kinds))
 
     @property

@@ -55,7 +55,8 @@ def throttled_s(pid: int) -> float:
 
 
 def _groups(controller: str, process: str) -> Iterator[Path]:
-    """Yield the mounted folders of a process's groups for a controller, and of their parent groups."""
+    """Yield the mounted folders of a process's control groups for a controller such as "cpu", and of their parent
+    groups. `process` is a process id or "self"."""
     mounts = list(_mounts())
     for line in text(_PROC / process / "cgroup").splitlines():
         if line.count(":") < 2:

@@ -68,8 +68,11 @@ def own_counts() -> Counts | None:
 
 
 def _counts(root: int, pids: Iterable[int], reaped: bool = False) -> Counts | None:
-    """Return the CPU time so far, of these processes and of everything on the processors that this process may use;
-    None if unknown."""
+    """Return the present counters of the processes `pids` and of the processors that this process may use; None if they
+    are unavailable.
+
+    The quota of the control group of the process `root` counts. With `reaped`, the CPU time of ended children does
+    too."""
     processors, missing = kernel.affinity(), kernel.affinity()
     try:
         busy_s = stolen_s = 0.0
@@ -90,10 +93,11 @@ def _counts(root: int, pids: Iterable[int], reaped: bool = False) -> Counts | No
 
 
 def between(before: Counts | None, after: Counts | None, outside_s: float = 0.0) -> HostLoad | None:
-    """Return the load between two counts of a process; None if either is missing.
+    """Return the load of the host between two counts for one process; None if either is missing or no time has passed.
 
-    `outside_s`: the part of the interval that does not belong to the timed pass. Linux does not count the waiting time
-    of children that have ended. It is estimated: their share of the CPU time, times the time without CPU use."""
+    `outside_s` is the part of the interval that does not belong to the timed pass, in seconds. Linux does not count the
+    time that ended children waited for a processor. It is estimated as the children's share of the process's CPU time,
+    times the elapsed time without CPU use."""
     if before is None or after is None or after.at_s <= before.at_s:
         return None
     elapsed_s = max(after.at_s - before.at_s - outside_s, 1e-6)

@@ -42,7 +42,8 @@ def cpu_quota() -> float:
 
 @functools.cache
 def _processors() -> tuple[Mapping[str, str], ...]:
-    """Return the fields of /proc/cpuinfo for each processor that this process may run on."""
+    """Return the fields of /proc/cpuinfo by name, for each processor that this process may run on, or for all if Linux
+    does not number them."""
     blocks = kernel.text(Path("/proc/cpuinfo")).strip().split("\n\n")
     lines = ([line.partition(":") for line in block.splitlines()] for block in blocks)
     processors = [{name.strip(): " ".join(value.split()) for name, _, value in block} for block in lines]

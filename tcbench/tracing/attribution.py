@@ -23,9 +23,9 @@ REPLAY = "replay"
 
 
 def assemble(title: Title, recording: Recording, source: TimelineSource, host_speed: float = 1.0) -> Timeline:
-    """Return the timeline of a recording. Time 0 is the begin of the first span. The work of the input's threads before
-    the first step and after the last is left out. All times are divided by `host_speed` (see
-    `tcbench.engine.measure.loop.at_host_speed`)."""
+    """Return the timeline of a recording under a title. Time 0 is the begin of the first span. The work of the input's
+    threads before the first step and after the last is left out. `source` names the recorder. All times are divided by
+    `host_speed` (see `tcbench.engine.measure.loop.at_host_speed`)."""
     steps = [span for span in recording.spans if span.kind == "step"]
     activities = [activity for activity in recording.activities if activity.kind != "input"]
     first, last = min((s.begin_ns for s in steps), default=0), max((s.end_ns for s in steps), default=0)
@@ -35,13 +35,14 @@ def assemble(title: Title, recording: Recording, source: TimelineSource, host_sp
     origin = min(begins, default=0)
 
     def seconds(time_ns: int) -> float:
+        """Return the time in a timeline, in seconds, of a time in the recording."""
         return (time_ns - origin) * 1e-9 / host_speed
 
     spans = [
         Span(seconds(s.begin_ns), seconds(s.end_ns), "host", s.kind, s.name, s.step, s.phase) for s in recording.spans
     ]
     spans += [Span(seconds(w.begin_ns), seconds(w.end_ns), "io", "work", w.name, row=w.stream) for w in io]
-    owners, calls = _owners(recording.spans), {call.correlation: call for call in recording.calls}
+    owners, calls = _owner_lookup(recording.spans), {call.correlation: call for call in recording.calls}
     launches = ((activity.stream, calls.get(activity.correlation)) for activity in recording.activities)
     step_streams = {  # the streams to which the thread of the steps launches within phases
         stream
@@ -75,9 +76,9 @@ def assemble(title: Title, recording: Recording, source: TimelineSource, host_sp
     return Timeline(*facts, source, recording.phases, tuple(spans), title.unit)
 
 
-def _owners(spans: Sequence[HostSpan]) -> Callable[[int], tuple[int | None, str | None, str | None]]:
-    """Return a function from a time to the step, phase and layer in which the thread of the steps was then, each None
-    if it was in none."""
+def _owner_lookup(spans: Sequence[HostSpan]) -> Callable[[int], tuple[int | None, str | None, str | None]]:
+    """Return a function from a time in nanoseconds to the step number, the phase and the layer in which the thread of
+    the steps was at that time, each None if it was in none."""
     steps = sorted((s.begin_ns, s.end_ns, s.step) for s in spans if s.kind == "step")
     phases = sorted((s.begin_ns, s.end_ns, s.name) for s in spans if s.kind == "phase")
     layers = sorted((s.begin_ns, s.end_ns, s.name) for s in spans if s.kind == "layer")

@@ -49,8 +49,9 @@ class Nsys:
     version: tuple[int, int]
 
     def command(self, report: Path, session: str, traced: Sequence[str]) -> list[str]:
-        """Return the words to put before a command to record it. `traced` has the options for the device
-        (`nsys_options`). Sampling is off: it takes time and needs privileges."""
+        """Return the words to put before a command to record it into the file `report`. `session` is the name by which
+        `end` finds the recording. `traced` holds the options for the device (`nsys_options`). Sampling is off: it takes
+        time and needs privileges."""
         words = [self.path, "profile", f"--output={report}", "--force-overwrite=true", f"--session-new={session}"]
         words += ["--sample=none", "--cpuctxsw=none", "--kill=none"]
         return [*words, *traced]
@@ -70,8 +71,8 @@ def find() -> Nsys | None:
 
 
 def to_sqlite(report: Path, target: Path) -> None:
-    """Export a report to SQLite. A `.qdstrm`, which nsys leaves if it finds no importer, is imported first. Raises
-    TraceError."""
+    """Export a report to the SQLite file `target`. A `.qdstrm` file, which nsys leaves if it finds no importer, is
+    imported first. Raises TraceError if nsys is missing or cannot read the report."""
     installed = find()
     if installed is None:
         raise TraceError(
@@ -96,7 +97,7 @@ def to_sqlite(report: Path, target: Path) -> None:
 
 
 def report_of(stem: Path) -> Path | None:
-    """Return the report of a recording, whose path without suffix is `stem`, or None."""
+    """Return the path of a recording's report, or None if there is none. `stem` is its path without the suffix."""
     return next((path for suffix in REPORTS if (path := stem.with_name(stem.name + suffix)).is_file()), None)
 
 
@@ -109,13 +110,14 @@ def _call(words: Sequence[str]) -> CommandAnswer:
 
 
 def read(path: Path) -> tuple[Timeline, ...]:
-    """Return a timeline for each process that has tcbench's ranges. Raises TraceError."""
+    """Return a timeline for each process in an SQLite export that has tcbench's ranges. Raises TraceError if there is
+    none or the file cannot be read."""
     return tuple(assemble(title, recording, "nsys") for title, recording in recordings(path))
 
 
 def recordings(path: Path) -> tuple[tuple[Title, Recording], ...]:
-    """Return, for each process with tcbench's ranges in the order of their begin: the cell's title, and the
-    recording of its steps, its GPU activities and the input's own ranges. Times are the report's. Raises TraceError."""
+    """Return the cell's title and the recording of each process in an SQLite export that has tcbench's ranges, in the
+    order in which the ranges begin. Times are those of the report. Raises TraceError."""
     try:
         # The URI is quoted, because '#' and '?' in a file's name would have a meaning for SQLite.
         with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro&immutable=1", uri=True)) as connection:
@@ -380,7 +382,7 @@ def _nested(ranges: Iterable[_Range]) -> Iterator[HostSpan]:
 
 
 def _input_work(ranges: Iterable[_Range]) -> tuple[Activity, ...]:
-    """Return the outermost ranges of each input thread."""
+    """Return the outermost ranges of each input thread as activities. `stream` counts the threads from 0."""
     rows: dict[int, int] = {}
     ends: dict[int, int] = {}
     work = []

@@ -138,7 +138,7 @@ def _unpacked(path: Path) -> bytes:
 
 
 def _decode(path: Path) -> tuple[_TraceHead, tuple[_Event, ...]]:
-    """Return the head and the events of a trace. Raises TraceError."""
+    """Return the head and the events of a trace that tcbench wrote. Raises TraceError for any other file."""
     try:
         trace = msgspec.json.decode(_unpacked(path), type=_Trace)
     except OSError as error:

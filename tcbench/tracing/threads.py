@@ -106,7 +106,8 @@ class ThreadSampler:
 
 
 def input_work(samples: Iterable[Sample], names: Mapping[int, str]) -> tuple[Activity, ...]:
-    """Convert samples to spans, sorted by their begin. Rows are the threads in the order of their ids."""
+    """Return the working times of threads as activities, sorted by their begin. `names` are the threads' names by id;
+    `stream` counts the threads in the order of their ids. A thread has no working time before its second sample."""
     rows = {tid: row for row, tid in enumerate(sorted(names))}
     spans: dict[int, list[tuple[int, int]]] = {tid: [] for tid in rows}
     before: dict[int, int] = {}
@@ -115,14 +116,15 @@ def input_work(samples: Iterable[Sample], names: Mapping[int, str]) -> tuple[Act
             worked_ns = total_ns - before.get(tid, total_ns)
             before[tid] = total_ns
             if worked_ns > 0:
-                _add(spans[tid], now_ns - worked_ns, now_ns)
+                _append_or_join(spans[tid], now_ns - worked_ns, now_ns)
     work = [Activity("input", names[tid], rows[tid], 0, *piece) for tid, pieces in spans.items() for piece in pieces]
     return tuple(sorted(work, key=lambda w: (w.begin_ns, w.stream)))
 
 
-def _add(spans: list[tuple[int, int]], begin_ns: int, end_ns: int) -> None:
-    """Append a span, or join it to the last one if the gap is small. A joined span is as long as its parts together and
-    ends where the last part ends, so that no time is lost or counted twice."""
+def _append_or_join(spans: list[tuple[int, int]], begin_ns: int, end_ns: int) -> None:
+    """Append a span to the spans of a thread, or join it to the last ones if the gap is at most `_JOIN_NS`. A joined
+    span is as long as its parts together and ends where the last part ends, so that no time is lost or counted
+    twice."""
     length_ns = end_ns - begin_ns
     while spans and end_ns - length_ns - spans[-1][1] <= _JOIN_NS:
         last_begin_ns, last_end_ns = spans.pop()
