@@ -61,7 +61,10 @@ def share(diff: Diff, part: StepPart) -> str:
 
 
 def shown_parts(level: Level, top: int) -> tuple[list[StepPart], StepPart | None]:
-    """Return the parts that changed most, and the sum of all others as one part."""
+    """Return the `top` parts that changed most, and the sum of all others as one part.
+
+    A single other part is returned among the first ones, with None in place of the sum.
+    """
     parts, rest = list(level.parts[:top]), level.parts[top:]
     if len(rest) < 2:  # one line for one part
         return list(level.parts[: top + 1]), None

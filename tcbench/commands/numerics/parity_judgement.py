@@ -40,7 +40,7 @@ def judge(runs: Sequence[ParityRun], rung_of: Callable[[str], Rung]) -> tuple[Ju
 
 
 def _judged(run: ParityRun, rung: Rung) -> JudgedRun:
-    """Judge a run by its last rung."""
+    """Return a run with what is wrong by the tolerances and effects of its last rung, `rung`; fp32 by its rounding."""
     parity = rung.rounding if run.config == BASE else rung.parity
     tolerance, same_batches = parity.tolerance(run.storage) or EXACT_TOLERANCE, parity.kind == "input"
     if run.reason is not None:
@@ -69,7 +69,7 @@ def _too_far(distance: Distance, tolerance: Tolerance) -> list[str]:
 
 
 def _wrong_update(run: ParityRun) -> list[str]:
-    """Return the distance of the optimizer's update in words, if it is too large."""
+    """Return a list with the distance of the optimizer's update in words if it is too large; else an empty list."""
     most = optimizer_at_most(run.storage)
     if run.optimizer_distance is None or run.optimizer_distance <= most:
         return []

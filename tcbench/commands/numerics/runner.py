@@ -66,7 +66,7 @@ class NumericsRunner:
                 worker.end()
 
     def trained(self, jobs: Sequence[AnyJob]) -> Iterator[tuple[AnyJob, TrainingFinished]]:
-        """Yield the results of jobs that train, like `run`."""
+        """Run jobs that train, and yield each one's result when it ends."""
         for job, last in self.run(jobs):
             assert isinstance(last, TrainingFinished)
             yield job, last

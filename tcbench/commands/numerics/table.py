@@ -113,7 +113,8 @@ def why_lines(document: Document) -> list[str]:
 
 
 def gradients_table(document: Document) -> Table[int]:
-    """Return a table with the shares of lost gradients at each loss scale."""
+    """Return a table with a row per loss scale (log2): the shares of gradients that become zero, subnormal or infinite
+    in float16."""
     used = round(math.log2(document.static_scale))
 
     def share(kind: GradientKind, fate: str) -> Column[int]:
@@ -191,7 +192,7 @@ def costs_table(document: Document) -> Table[TechniqueCosts]:
 
 
 def _accuracy(row: TechniqueCosts) -> str | None:
-    """Return a technique's accuracy with its interval."""
+    """Return a technique's accuracy with its interval; None if no seed finished."""
     if row.accuracy is None:
         return None
     half = (row.accuracy.high - row.accuracy.low) / 2
