@@ -1,6 +1,6 @@
-"""Names and docstrings that only make sense beside the code: how many each file still has.
+"""Names and docstrings that only make sense to the reader of the code around them.
 
-`uv run python tests/plain_english.py >tests/plain_english.tsv` records the counts after some are gone.
+`uv run python tests/plain_english.py` lists all of tcbench and of the tests.
 """
 
 import ast
@@ -27,7 +27,9 @@ OPENINGS = frozenset(
         "Whose With Without",
     )
 )
-"""First words of a docstring that reads on from the name above it."""
+"""First words of a docstring that cannot be read without the name above it."""
+
+DEFINITIONS = (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
 
 def names(tree: ast.AST) -> Iterator[str]:
@@ -48,9 +50,8 @@ def docstrings(tree: ast.AST) -> Iterator[str]:
         body = getattr(node, "body", None)
         if not isinstance(body, list):
             continue
-        documented = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
         for before, statement in zip([None, *body], body, strict=False):
-            is_docstring = (before is None and isinstance(node, documented)) or isinstance(
+            is_docstring = (before is None and isinstance(node, (ast.Module, *DEFINITIONS))) or isinstance(
                 before, ast.Assign | ast.AnnAssign
             )
             match statement:
@@ -58,49 +59,37 @@ def docstrings(tree: ast.AST) -> Iterator[str]:
                     yield text
 
 
-def counts(source: str) -> tuple[int, int]:
-    """Return how many names and how many docstrings of a module break the rules."""
+def unclear(source: str) -> set[str]:
+    """Return a module's names in NAMES, and the first lines of its docstrings that begin with a word in OPENINGS."""
     tree = ast.parse(source)
-    openings = (re.match(r"\W*(\w+)", text) for text in docstrings(tree))
-    return (
-        sum(name.strip("_") in NAMES for name in names(tree)),
-        sum(word is not None and word[1] in OPENINGS for word in openings),
-    )
+    openings = {text: re.match(r"\W*(\w+)", text) for text in docstrings(tree)}
+    dangling = {text.strip().split("\n")[0] for text, word in openings.items() if word and word[1] in OPENINGS}
+    return {name for name in names(tree) if name.strip("_") in NAMES} | dangling
 
 
 def undocumented(source: str) -> list[str]:
     """Return the public classes and module-level functions without a docstring, and "module" for the module itself."""
     tree = ast.parse(source)
-    definitions = (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
-    public = [node for node in tree.body if isinstance(node, definitions) and not node.name.startswith("_")]
+    public = [node for node in tree.body if isinstance(node, DEFINITIONS) and not node.name.startswith("_")]
     missing = [] if ast.get_docstring(tree) or not tree.body else ["module"]
     return missing + [node.name for node in public if not ast.get_docstring(node)]
 
 
-def every_undocumented() -> list[str]:
-    """Return the places in tcbench that lack a docstring, as `file: name`."""
-    return [
-        f"{path.relative_to(ROOT).as_posix()}: {name}"
-        for path in sorted((ROOT / "tcbench").rglob("*.py"))
-        for name in undocumented(path.read_text("utf-8"))
-    ]
+def modules(*folders: str) -> Iterator[tuple[str, str]]:
+    """Yield the path, relative to the repository, and the source of every module in these folders."""
+    for path in sorted(path for folder in folders for path in (ROOT / folder).rglob("*.py")):
+        yield path.relative_to(ROOT).as_posix(), path.read_text("utf-8")
 
 
 def classes_with_two_meanings() -> list[str]:
-    """Return the names that several classes of tcbench have, private ones left out."""
+    """Return the names that several classes of tcbench have, except private ones."""
     defined: Counter[str] = Counter()
-    for path in sorted((ROOT / "tcbench").rglob("*.py")):
-        defined.update(node.name for node in ast.parse(path.read_text("utf-8")).body if isinstance(node, ast.ClassDef))
+    for _, source in modules("tcbench"):
+        defined.update(node.name for node in ast.parse(source).body if isinstance(node, ast.ClassDef))
     return sorted(name for name, times in defined.items() if times > 1 and not name.startswith("_"))
 
 
-def every_count() -> dict[str, tuple[int, int]]:
-    """Return the counts of each file of tcbench/ and tests/ that has any."""
-    files = sorted(path for folder in ("tcbench", "tests") for path in (ROOT / folder).rglob("*.py"))
-    by_file = {path.relative_to(ROOT).as_posix(): counts(path.read_text("utf-8")) for path in files}
-    return {name: both for name, both in by_file.items() if any(both)}
-
-
 if __name__ == "__main__":
-    for file, (bad_names, bad_docstrings) in every_count().items():
-        print(file, bad_names, bad_docstrings, sep="\t")
+    for file, text in modules("tcbench", "tests"):
+        for place in sorted(unclear(text)):
+            print(f"{file}: {place}")

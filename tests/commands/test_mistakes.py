@@ -254,6 +254,6 @@ def test_a_last_line_that_is_cut_off_is_left_out_and_said(tmp_path: Path, words:
 @pytest.mark.parametrize("started_by_uv", [False, True])
 def test_a_command_that_an_error_or_a_note_quotes_runs_as_printed(tmp_path, monkeypatch, started_by_uv):
     environment = {"UV_RUN_RECURSION_DEPTH": "1"} if started_by_uv else {}
-    said = tcbench(tmp_path, "explain", **environment)
+    error = tcbench(tmp_path, "explain", **environment)
     quoted = "`uv run tcbench run`" if started_by_uv else "`tcbench run`"
-    assert (said.code, said.err.count("tcbench run`"), quoted in said.err) == (2, 1, True)
+    assert (error.code, error.err.count("tcbench run`"), quoted in error.err) == (2, 1, True)
