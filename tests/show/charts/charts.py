@@ -1,6 +1,6 @@
 """Runs to draw, and the contents of a figure: shared by the tests of charts.
 
-Imported from `present.charts.charts`: the suite's `pythonpath` is `tests`.
+Imported from `show.charts.charts`: the suite's `pythonpath` is `tests`.
 """
 
 import itertools
