@@ -6,8 +6,7 @@ is the next one to try; if it is not, it is never advised. For configs that were
 is named without a figure. The model is used for the ratio of two steps on one machine; the measured step gives the
 scale, so that slowdowns the model does not know affect both. docs/method.md lists the errors.
 
-Rungs are known by name and by the kind of time they save. The caller says whether rungs can be combined.
-"""
+Rungs are known by name and by the kind of time they save. The caller says whether rungs can be combined."""
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -30,8 +29,7 @@ Effect = (
 - update: the weight update; layers: forward and backward
 - host: the host's share of forward and backward; arithmetic: the computation itself
 - network, half network: the all-reduce; backward, step: the part of the all-reduce that does not overlap with these
-- curvature: the phases of second-order training
-"""
+- curvature: the phases of second-order training"""
 
 
 @dataclass(frozen=True)
@@ -111,8 +109,7 @@ class Gain:
     - `expected`: its modelled rate in images/s; None if unknown.
     - `helps`: whether it is faster, as measured, else as modelled, else because it acts on the bottleneck.
     - `measured_images_per_s`, `ratio`: its measured rate and the ratio to the cell's; None if it was not measured.
-    - `evidence`: as in Remedy.
-    """
+    - `evidence`: as in Remedy."""
 
     added: tuple[str, ...]
     rungs: tuple[str, ...]
@@ -156,8 +153,7 @@ def candidates(
 
     A remedy counts if it gives a config that can run (`problem` returns None) and the cell spends time on what it
     shortens. `tried` holds measurements by the rungs of each config. `fastest` is the highest measured rate in
-    images/s: a config that was not run helps only if its expected rate exceeds it.
-    """
+    images/s: a config that was not run helps only if its expected rate exceeds it."""
     measured = {frozenset(config): measurement for config, measurement in (tried or {}).items()}
     configs: dict[frozenset[str], tuple[tuple[str, ...], str]] = {}
     for remedy in REMEDIES:
@@ -202,8 +198,7 @@ def next_rung(gains: Iterable[Gain], dominant: PhaseCost | None = None) -> Gain 
 
     This is the fastest of the smallest additions that were measured. If none was measured, it is the gain with the
     highest expected rate. If no rate is known, it is the first gain that shortens the `dominant` phase, or else the
-    first.
-    """
+    first."""
     helpful = [gain for gain in gains if gain.helps]
     if fastest := best_measured(helpful):
         return fastest
@@ -286,8 +281,7 @@ def expected_rate(measured: Bottleneck, cell_parts: StepTime, other_parts: StepT
 
     On a CPU the measured step is scaled by the ratio of the modelled steps. If either was timed on a busy machine, the
     limits are NaN. With a GPU each measured stage is scaled by the ratio of its modelled parts, and the stages are
-    combined again.
-    """
+    combined again."""
     if cell_parts.on_host:
         rate = modelled_rate(measured.images_per_step, other_parts) / (measured.step_s / cell_parts.step_s)
         busy = max(cell_parts.lost, other_parts.lost) >= BUSY

@@ -6,8 +6,7 @@ A training step is a pipeline of three stages: the input (decoding, in its own t
 as the longest stage, or as the sum of two stages that take turns; the rest of a stage's time is idle. This is how the
 talk reads its timelines (slides 15 to 32). With many ranks a fourth stage follows backward: the all-reduce of the
 gradients. All others wait for it, except for the part that overlaps with backward. This module does not
-depend on rungs.
-"""
+depend on rungs."""
 
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -61,8 +60,7 @@ class StageNeeds:
     - `host_s`: the host's other work, without making batches and without the all-reduce.
     - `gpu_s`: the GPU's work without the all-reduce; None without a GPU, or if unknown.
     - `overlapped`: the input has its own threads. Otherwise the host makes the batch before its other work.
-    - `network_s`: the part of the all-reduce that overlaps with nothing.
-    """
+    - `network_s`: the part of the all-reduce that overlaps with nothing."""
 
     input_s: float | None
     host_s: float
@@ -82,8 +80,7 @@ class StageNeeds:
 
         Stages are compared as if they ran in parallel. With a GPU, input that the host makes and the host's other work
         are one stage, named after the larger of the two. On a CPU, and for the all-reduce, stages may in fact run one
-        after the other; the verdict then names the one that takes the largest share of a step.
-        """
+        after the other; the verdict then names the one that takes the largest share of a step."""
         stages: list[tuple[float, BoundVerdict]] = [(self.input_s or 0.0, "input-bound"), (self.host_s, "host-bound")]
         if self.gpu_s is not None and not self.overlapped:
             stages = [(self.host_side_s, "input-bound" if (self.input_s or 0.0) > self.host_s else "host-bound")]
@@ -99,8 +96,7 @@ class Idle:
     - `launching_s`: it was in a phase other than the input, and had not launched the next work.
     - `input_s`: it prepared a batch or waited for one.
     - `synchronising_s`: it waited for the GPU, and had not launched the next work.
-    - `other_s`: it was in no phase.
-    """
+    - `other_s`: it was in no phase."""
 
     launching_s: float
     input_s: float
@@ -148,8 +144,7 @@ class DeviceActivity:
     - `span_s`, `busy_s`: the seconds observed, and those in which any stream was busy.
     - `gaps`: the idle gaps, longest first.
     - `copied_bytes`: bytes per step; None if they were not recorded.
-    - `costliest`: the kernels that take the most time, at most `COSTLIEST`, longest first.
-    """
+    - `costliest`: the kernels that take the most time, at most `COSTLIEST`, longest first."""
 
     span_s: float
     busy_s: float
@@ -177,8 +172,7 @@ class Bottleneck:
     - `waits_for_input_s`, `waits_for_gpu_s`: waiting times of the host.
     - `median_step_s`: known for a cell with one trial.
     - `device`: None without a GPU, and for records, which have no kernels.
-    - `rank`: with many ranks, the rank that the others wait for, which `needs` describes; `batch_size` is per rank.
-    """
+    - `rank`: with many ranks, the rank that the others wait for, which `needs` describes; `batch_size` is per rank."""
 
     label: str
     on_gpu: bool
@@ -251,8 +245,7 @@ def explain_timeline(timeline: Timeline) -> Bottleneck:
     excludes waiting for the GPU. If the input has its own threads, the host's phase `io` consists of waiting for input.
 
     A timeline that was made from a record's phases on a GPU or in timed steps is explained by its record
-    (`explain_records`). Raises SelectionError for a timeline without steps.
-    """
+    (`explain_records`). Raises SelectionError for a timeline without steps."""
     record = timeline.record
     measured = record.measurement if record else None
     from_record = timeline.spans_in("gpu") or (measured and measured.phases_are_timed)
@@ -322,8 +315,7 @@ def _allreduce_times(phases: Sequence[PhaseCost]) -> tuple[float, float, float]:
     the GPU's time includes.
 
     NCCL's kernels run on the GPU, and the host only launches them; MPI is called on the host, and the GPU only copies.
-    The longer of the two is the exchange.
-    """
+    The longer of the two is the exchange."""
     allreduce = next((phase for phase in phases if phase.name == ALLREDUCE), PhaseCost(ALLREDUCE, 0.0))
     host_s, device_s = allreduce.host_s, allreduce.device_s or 0.0
     return max(host_s, device_s), host_s if host_s >= device_s else 0.0, device_s
@@ -430,8 +422,7 @@ def explain_records(records: Sequence[Record]) -> Bottleneck:
       whole step if host and input do not fill it; if they do, its time is unknown.
     - A feed with `prefetch_depth` overlaps with the step. Its duration is known only if the host waits for it.
 
-    Raises ValueError without records, or without a profiled pass.
-    """
+    Raises ValueError without records, or without a profiled pass."""
     measured = [record.measurement for record in records if record.measurement is not None]
     if not measured or not all(m.profiled_steps for m in measured):
         raise ValueError("nothing was measured")

@@ -6,8 +6,7 @@ otherwise. "About" is therefore a test of equivalence: two configs whose differe
 "about equal" (D. Schuirmann, "A comparison of the two one-sided tests procedure", J. Pharmacokinetics and
 Biopharmaceutics 15, 1987; with 95% instead of 90% limits, which is stricter). Batch sizes are judged one by one without
 correction for multiple tests. There is also no correction for choosing the fastest of several configs by the same
-trials that are then compared.
-"""
+trials that are then compared."""
 
 import math
 import shlex
@@ -57,8 +56,7 @@ class BatchSizeOutcome:
       trials would not help).
     - `out_of_memory`: a side does not fit into memory, so there is nothing to compare.
     - `missing`: the configs that were not measured, named as for `tcbench run`, each with its batch size.
-    - `bottleneck`: the left config's bottleneck, if the claim is about it. It is shown instead of `why`.
-    """
+    - `bottleneck`: the left config's bottleneck, if the claim is about it. It is shown instead of `why`."""
 
     batch_size: int
     outcome: ClaimOutcome
@@ -107,8 +105,7 @@ class Scorecard:
     - `cell`: a cell that holds the setting; its config and batch size are empty.
     - `commands`: the commands that measure what is missing.
     - `low`: the low precision used for claims that leave the choice to the machine; None without such claims.
-    - `codes`: the code that was measured, if it differs between scorecards.
-    """
+    - `codes`: the code that was measured, if it differs between scorecards."""
 
     machine: str | None
     environment: Environment | None
@@ -135,8 +132,7 @@ def scorecards(
     - `records`: as returned by `store.current`.
     - `claims_of`: returns the claims on a setting.
     - `sources`: other evidence for claims that records cannot decide. The first source that returns evidence is used.
-    - `lacking`: returns the rungs that a machine is known to emulate, whether they were measured or not.
-    """
+    - `lacking`: returns the rungs that a machine is known to emulate, whether they were measured or not."""
     cards, settings = [], _by_setting(records)
     several = len({setting.codes for setting in settings}) > 1
     for (machine, cell, codes), measured in settings.items():
@@ -386,8 +382,7 @@ def _more_trials(claim: Claim, ratio: Interval, left: SampleStats, right: Sample
     """Return how many more trials per side would decide an undecided claim, if means and variances stayed the same.
     None if no sensible number of trials would.
 
-    With that number of trials, the interval no longer includes any of the limits that it includes now.
-    """
+    With that number of trials, the interval no longer includes any of the limits that it includes now."""
     included = [limit for limit in (claim.least, claim.most) if limit is not None and ratio.holds(limit)]
     # With threshold 0 the rule asks whether the ratio is significantly above or below 1, which stands for the limit.
     rule = Rule(threshold=0.0, level=0.025, change_level=0.025)

@@ -2,8 +2,7 @@
 functions.
 
 A facet is a kind of difference that a user may allow (`--allow gpu,driver`). The version of tcbench, its commit and the
-date are no facets, since these are what is compared.
-"""
+date are no facets, since these are what is compared."""
 
 import functools
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -103,8 +102,7 @@ def stack_differences(records: Iterable[Record], allow: Collection[str] = ()) ->
     """Return for each run how its software stack differs from the other runs on its machine, in words: `numpy: 2.4.6`.
 
     Facets in `allow` do not count. If the sides of one gate have the same code and the same stack, the words of each
-    also contain its run id, so that they stay apart. Runs that recorded nothing about their machine are left out.
-    """
+    also contain its run id, so that they stay apart. Runs that recorded nothing about their machine are left out."""
     of_machine = grouped((r.environment.machine, (r.run_id, r)) for r in records if r.environment is not None)
     machines = [grouped(runs) for runs in of_machine.values()]
     facts = {run: stack for runs in machines for run, stack in _stacks(runs, allow).items()}

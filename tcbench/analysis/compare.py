@@ -242,8 +242,7 @@ class PhaseChange:
 
     - `base_s`, `current_s`: seconds per step, averaged over trials; `change_s`: current - base with its 95% interval.
     - `slower_by`: how much longer the phase takes, as a fraction of the base's step, with a 95% interval from pooled
-      noise; `decision`: the verdict on the phase. Both are None if the phase is not judged.
-    """
+      noise; `decision`: the verdict on the phase. Both are None if the phase is not judged."""
 
     name: str
     base_s: float
@@ -266,8 +265,7 @@ class CellComparison:
     - `slower_at_median`: the ratio of `at_median`, if it shows a regression although the verdict is inconclusive.
     - `phases`: the change of each phase by `clock`; `phase_trials`: the times by which phases are judged.
     - `culprit`: the phase that causes a loss of throughput; None if no phase grew significantly.
-    - `other_kernels`: by phase, the kinds of work for which the two sides used different kernels.
-    """
+    - `other_kernels`: by phase, the kinds of work for which the two sides used different kernels."""
 
     metric: Metric
     base: Side | None
@@ -360,8 +358,7 @@ class Comparison:
     - `power`: the statistical power by the first metric: the share of cells that would be called a regression if they
       were slower by `rule.slowdown`. None if no cell has a ratio.
     - `phase_power`: the share of phases in which a loss of `rule.slowdown` of the step would be detected. None if no
-      phase is judged.
-    """
+      phase is judged."""
 
     cells: tuple[CellComparison, ...]
     means: tuple[Mean, ...]
@@ -419,8 +416,7 @@ def compare(
 
     All cells with a ratio are judged together as one family. Cells are paired by config, batch size and ranks; if a
     side has several of these (two machines, two inputs), the most similar are paired first. `Comparison.refused` tells
-    whether the comparison is allowed at all.
-    """
+    whether the comparison is allowed at all."""
     rule = rule or Rule()
     bases, currents = (
         [Trials(records, machine) for (machine, _), records in group_by_cell(side).items()] for side in (base, current)
@@ -527,8 +523,7 @@ def _failure_reason(before: Sequence[Record], after: Sequence[Record]) -> str | 
     """Return how trials of the current side failed although others succeeded, or None.
 
     None if any trial of the base failed in any way, or if the only failure is a single crash or timeout, which may be
-    an accident.
-    """
+    an accident."""
     if any(record.status in (*_BROKEN, *ACCIDENTS) for record in before):
         return None
     ended = [record for record in after if record.status in (*_BROKEN, *ACCIDENTS)]

@@ -65,8 +65,7 @@ def explain(
 
     `records` come from `store.current`. `problem` takes a cell and returns a function from a list of rungs to the
     reason why they cannot run on the cell's device (None if they can). `parts` holds the modelled step times of cells
-    that the model knows.
-    """
+    that the model knows."""
     records = tuple(records)
     summaries = summarise(records)
     groups, places = group_by_code(records), grouped((_place(summary), summary) for summary in summaries)

@@ -1,7 +1,5 @@
-"""Sets of time as sorted, disjoint intervals: union, intersection, difference, length. Pure functions of numbers.
-
-An interval is (begin, end) with begin <= end; an interval of length 0 is dropped.
-"""
+"""Sets of time as sorted, disjoint intervals: union, intersection, difference, length. Pure functions of numbers. An
+interval is (begin, end) with begin <= end; an interval of length 0 is dropped."""
 
 import bisect
 import math

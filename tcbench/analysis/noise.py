@@ -11,8 +11,7 @@ level with a posterior probability (a mixture fitted by EM: M. Lu and M. Stephen
 flexible empirical Bayes estimation of variances", Bioinformatics 32(22), 2016). Confidence intervals take all levels
 into account: if some cells are wild, a few trials that happen to agree do not make a cell look steady.
 
-Below `LEAST_CELLS` cells, each cell is judged by its own trials alone: so few cannot show whether they agree.
-"""
+Below `LEAST_CELLS` cells, each cell is judged by its own trials alone: so few cannot show whether they agree."""
 
 import math
 from collections.abc import Sequence
@@ -117,8 +116,7 @@ def _fitted(variances: Array, degrees: Array) -> tuple[Array, Array, float]:
 
     Each iteration fits the common level to the moments of the log variances (Smyth 2004, section 6.2), weighting each
     cell by its probability to belong to that level. By chance alone a log variance has the variance trigamma(degrees /
-    2).
-    """
+    2)."""
     logs = np.log(variances) - digamma(degrees / 2) + np.log(degrees / 2)
     chance_variances = zeta(2, degrees / 2)  # trigamma
     common, weight = math.exp(float(np.median(logs))), float(degrees.sum())

@@ -26,8 +26,7 @@ A cell regresses because of a phase if all of these hold:
   their share to the rest (S. Holm, "A simple sequentially rejective multiple test procedure", Scandinavian Journal of
   Statistics 6, 1979). If one of these sums is not, the loss is unsettled. Work moved only if another phase became
   significantly faster by its own times, at the same levels.
-- The whole step is undecided. A step that lost significantly less than the threshold is no regression.
-"""
+- The whole step is undecided. A step that lost significantly less than the threshold is no regression."""
 
 import functools
 import math
@@ -68,8 +67,7 @@ class PhaseTrials:
 
     - `step_s`: the base's time per step in seconds.
     - `base`, `current`: for each phase, its seconds per step in each trial of that side.
-    - `by_round`: the whole step is compared by pairs of trials of the same round.
-    """
+    - `by_round`: the whole step is compared by pairs of trials of the same round."""
 
     step_s: float
     base: Mapping[str, Sequence[float]]
@@ -266,8 +264,7 @@ def _adjusted_estimates(cells: Sequence[PhaseTrials], *names: str) -> dict[int, 
 
     The relative deviations of `names` are regressed on those of the other phases, by least squares over all cells,
     each cell weighted by the inverse variance of its whole step. With fewer than `_LEAST_DEGREES` degrees of freedom,
-    nothing is subtracted.
-    """
+    nothing is subtracted."""
     varying = {n: cell for n, cell in enumerate(cells) if {*names} < {*cell.names} and cell.variance(*cell.names)}
     variances: dict[str, list[float]] = grouped(
         (other, cell.variance(other) / cell.variance(*cell.names))

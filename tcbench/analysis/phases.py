@@ -34,8 +34,7 @@ def phase_costs(measured: Sequence[Measurement], *, waits: bool = False) -> tupl
     - Phases of the timed steps are scaled so that they add up to the step.
     - Phases of a profiled pass are medians. If the host `waits` for its GPU they are minima, since nothing waits in
       that pass until the launch queue is full.
-    - With many ranks the phases are those of each trial's critical rank, whose all-reduce is the exchange alone.
-    """
+    - With many ranks the phases are those of each trial's critical rank, whose all-reduce is the exchange alone."""
     trials = [critical_rank(m.ranks).phases if m.ranks else m.phases for m in measured]
     host_s, device_s = by_phase(trials, lambda phase: phase.host_s), by_phase(trials, lambda phase: phase.device_s)
     timed = not waits and all(m.phases_are_timed for m in measured)

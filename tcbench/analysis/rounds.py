@@ -9,8 +9,7 @@ rounds are paired only if they drift.
 The decision to pair must not depend on the differences within rounds, on which the paired test rests: choosing by the
 correlation of the sides would raise false alarms. It therefore depends on the means of the rounds alone, which are
 independent of those differences (the sum and the difference of two normal variables of equal variance are independent).
-`benchmarks/gate_truth.py` measures the error rates on machines with and without drift.
-"""
+`benchmarks/gate_truth.py` measures the error rates on machines with and without drift."""
 
 import math
 from collections.abc import Sequence
@@ -54,8 +53,7 @@ def trend(*sides: Sequence[float], tests: int = 1) -> Literal[-1, 0, 1]:
 
     Uses Kendall's S summed over the sides, with its normal approximation (R. Hirsch and J. Slack, "A nonparametric
     trend test for seasonal data with serial dependence", Water Resources Research 20, 1984). In addition, each side
-    must reach half of its largest possible S.
-    """
+    must reach half of its largest possible S."""
     scores = [sum((y > x) - (y < x) for x, y in combinations(figures, 2)) for figures in sides]
     counts = [len(figures) for figures in sides]
     error = math.sqrt(sum(n * (n - 1) * (2 * n + 5) / 18 for n in counts))

@@ -12,8 +12,7 @@ are averaged directly, not by their logarithms. Few cells cannot show how much c
 narrow for noisy cells would settle open questions wrongly. `benchmarks/scatter_truth.py` measures the coverage.
 
 This is for factors within a run. Verdicts between two sides (`compare`, `gate`, `history`) never rest on one trial a
-side.
-"""
+side."""
 
 import math
 from collections.abc import Hashable, Mapping, Sequence

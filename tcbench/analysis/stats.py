@@ -1,7 +1,5 @@
 """Throughput of one trial, robust means, and values with confidence intervals. Pure functions of numbers.
-
-docs/method.md explains why throughput is the figure of a trial and what follows from it.
-"""
+docs/method.md explains why throughput is the figure of a trial and what follows from it."""
 
 from __future__ import annotations
 
@@ -59,7 +57,6 @@ def typical(values: Sequence[float]) -> float:
     on).
 
     With real data a trimmed mean is more efficient than the median and about as robust (S. Stigler, "Do robust
-    estimators work with real data?", Annals of Statistics 5, 1977). Raises StatisticsError without a value.
-    """
+    estimators work with real data?", Annals of Statistics 5, 1977). Raises StatisticsError without a value."""
     cut = max(1, round(len(values) / 10)) if len(values) > 2 else 0
     return statistics.fmean(sorted(values)[cut : len(values) - cut])

@@ -56,8 +56,7 @@ class CellSummary:
     - `runs`: ids of the runs that measured the cell; `began_at`: start of the first trial (UTC, ISO 8601).
     - `codes`: the code that the runs measured; several if a run was resumed with other code.
     - `flops`: FLOPs of a step on all ranks, as declared by the step's author.
-    - `tuning_budgets_s`: the time limits for tuning cuDNN's plans, ascending.
-    """
+    - `tuning_budgets_s`: the time limits for tuning cuDNN's plans, ascending."""
 
     cell: Cell
     machine: str | None

@@ -11,8 +11,7 @@ must reject (R. Berger, "Multiparameter hypothesis testing and acceptance sampli
   the second. If they vary by more, the second test prevents a false alarm by one of many unchanged cells.
 
 Cells are judged together, with pooled noise (`tcbench.analysis.noise`). `benchmarks/gate_truth.py` measures the error
-rates.
-"""
+rates."""
 
 from __future__ import annotations
 
@@ -71,8 +70,7 @@ class Rule:
         - `improved`: significantly above 1 / (1 - threshold) and different from 1. Swapping the sides makes it a
           regression.
         - `pass`: significantly above 1 - threshold.
-        - `inconclusive`: none of these.
-        """
+        - `inconclusive`: none of these."""
         worst = 1 - self.threshold
         if ratio.value < worst:
             is_slower = ratio.limit(1 - self.level) < worst and ratio.limit(1 - self.change_level) < 1

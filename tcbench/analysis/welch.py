@@ -7,8 +7,7 @@ figures are positive and differ by factors: a ratio becomes a difference of loga
 variances (B. L. Welch, "The generalization of 'Student's' problem when several different population variances are
 involved", Biometrika 34, 1947). A percentile bootstrap would cover no more than 88% with five trials.
 
-A single trial has only its steps: `SampleStats.from_steps` then stands in for trials, and reports must say so.
-"""
+A single trial has only its steps: `SampleStats.from_steps` then stands in for trials, and reports must say so."""
 
 from __future__ import annotations
 
@@ -32,8 +31,7 @@ class SampleStats:
     - `n`: the number of trials, or the effective sample size.
     - `degrees`: degrees of freedom of the variance (None: n - 1).
     - `pool`: two sides with the same pool share `shared` degrees of freedom and the drift of their common rounds.
-    - `rounds`, `drift`: the rounds of the trials, and the variance of their effect (`tcbench.analysis.scatter`).
-    """
+    - `rounds`, `drift`: the rounds of the trials, and the variance of their effect (`tcbench.analysis.scatter`)."""
 
     n: float
     mean: float
@@ -67,8 +65,7 @@ class SampleStats:
 
         The variance is that of the relative step times (delta method: a small relative change is a change of the
         logarithm), and `n` is the effective sample size after lag-1 autocorrelation (`tcbench.core.stopping`). With a
-        single step the variance is infinite.
-        """
+        single step the variance is infinite."""
         if len(times_s) < 2:
             return SampleStats(1, math.log(rate), math.inf)
         mean_s = statistics.fmean(times_s)
@@ -143,8 +140,7 @@ class Estimate:
     """A ratio numerator / denominator, estimated from trials; it can be extrapolated to more trials.
 
     Independent sides are compared by Welch's t-test. If trials are paired, the numerator holds the differences of their
-    logarithms, there is no denominator, and the test is Student's t on the differences.
-    """
+    logarithms, there is no denominator, and the test is Student's t on the differences."""
 
     numerator: SampleStats
     denominator: SampleStats | None = None

@@ -1,7 +1,5 @@
-"""The command line: parse, call the command, turn errors into one line and an exit code.
-
-Slow imports are inside the commands that need them.
-"""
+"""The command line: parse, call the command, turn errors into one line and an exit code. Slow imports are inside the
+commands that need them."""
 
 import gc
 import importlib
@@ -29,8 +27,7 @@ for _module in itertools.chain.from_iterable(GROUPS.values()):
 def main() -> NoReturn:
     """Run the command line and exit.
 
-    An error is one line on standard error and an exit code; --debug also prints the traceback.
-    """
+    An error is one line on standard error and an exit code; --debug also prints the traceback."""
     variables.prepare()
     debug = "--debug" in sys.argv[1:] or bool(os.environ.get("TCBENCH_DEBUG"))
     sys.argv[1:] = [word for word in sys.argv[1:] if word != "--debug"]

@@ -2,8 +2,7 @@
 
 An entry is a file: a line of JSON (key, content, number of the bytes that follow, their digest), then the bytes. It is
 written atomically, so that processes can share the cache. A damaged entry counts as missing. A cache that cannot be
-written only costs time.
-"""
+written only costs time."""
 
 import contextlib
 import fcntl

@@ -1,7 +1,6 @@
 """Errors that users may see.
 
-Each message is one line: what is wrong, where, what was expected and, if there is one, the command that fixes it.
-"""
+Each message is one line: what is wrong, where, what was expected and, if there is one, the command that fixes it."""
 
 import difflib
 from collections.abc import Iterable

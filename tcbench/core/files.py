@@ -2,8 +2,7 @@
 
 A scratch folder is created next to its target. It contains a marker file and is locked. The kernel releases the lock
 when a process dies, so a marked folder without a lock belonged to a killed process and is removed. Folders without the
-marker are never removed.
-"""
+marker are never removed."""
 
 import codecs
 import contextlib

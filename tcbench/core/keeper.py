@@ -5,8 +5,7 @@ or the caller dies, even by SIGKILL. Usage: `python -I -S keeper.py CALLER_PID C
 with the same exit code, or by the same signal.
 
 This has to be a separate process: only an ancestor inherits orphans (prctl(2), PR_SET_CHILD_SUBREAPER), and no process
-can react to its own SIGKILL. It starts before every trial and therefore imports few modules, all of them standard.
-"""
+can react to its own SIGKILL. It starts before every trial and therefore imports few modules, all of them standard."""
 
 import contextlib
 import ctypes

@@ -40,8 +40,7 @@ SIDE = "TCBENCH_SIDE"
 
 Both sides share their plan times and choose plans by all of them. Otherwise a lucky choice on one side would look like
 a change of the code. If code, libraries or candidates of the sides differ, they cannot share times. Then every trial
-times its plans anew, so that luck becomes part of the noise between trials.
-"""
+times its plans anew, so that luck becomes part of the noise between trials."""
 
 CPU_TIMES, GPU_PLANS = "onednn-v3", "plans-v3"
 SHARED_FOLDERS = (CPU_TIMES, GPU_PLANS)

@@ -5,8 +5,7 @@ Readers ignore unknown fields.
 
 History of SCHEMA_VERSION:
 
-1  first form.
-"""
+1  first form."""
 
 import itertools
 import math

@@ -6,8 +6,7 @@ they have it, so that cells keep their keys.
 
 History of SCHEMA_VERSION:
 
-1  first form.
-"""
+1  first form."""
 
 import functools
 import hashlib
@@ -217,9 +216,8 @@ def cell_settings(part: msgspec.Struct, prefix: str = "") -> dict[str, Any]:
 
 @functools.lru_cache(4096)
 def _key(cell: Cell) -> str:
-    """Return a digest of the cell's values, without fields that have their default value.
-
-    The fields in `_ALWAYS_IN_KEY` always count."""
+    """Return a digest of the cell's values, without fields that have their default value. The fields in
+    `_ALWAYS_IN_KEY` always count."""
     defaults = {field.name: field.default for field in msgspec.structs.fields(Cell)}
     values = {
         name: value
@@ -270,8 +268,7 @@ class PlanChoice(msgspec.Struct, frozen=True, array_like=True):
     - `budget_s`: the trial's time limit for tuning all of its plans, if it timed any.
     - `provisional`: the times were taken while other work was running.
     - `choices`: on a CPU, a digest of the choice for each work if several implementations have the same name.
-    - `ahead`: the number of timed candidates that were compiled before the trial.
-    """
+    - `ahead`: the number of timed candidates that were compiled before the trial."""
 
     work: str
     plan: str
@@ -329,8 +326,7 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True):
     - `ranks`: each rank's part, in order. A cell of one rank has a part if it was bound to cores as ranks are.
     - `reduced_bytes`: the bytes of gradients that one rank passes to the all-reduce in a step.
     - `reduce_overlaps`: the all-reduce overlaps with other phases; the phase `allreduce` is the remaining wait.
-    - `declared`: the work of phases as the author of an own step declares it.
-    """
+    - `declared`: the work of phases as the author of an own step declares it."""
 
     warmup_times_s: tuple[Seconds, ...]
     warmup_settled: bool
@@ -449,8 +445,7 @@ class Environment(msgspec.Struct, frozen=True, kw_only=True):
       `tcbench/` if tcbench has no commit or its files differ from it.
     - `variables`: environment variables that may change results (`tcbench.core.variables`); None in old records.
     - `processor`: identifies the CPU model, which the name in `cpu` may not; empty in old records.
-    - `cpu_quota`: the number of CPUs that a quota allows (0: no quota); None in old records.
-    """
+    - `cpu_quota`: the number of CPUs that a quota allows (0: no quota); None in old records."""
 
     machine: str
     device_name: str

@@ -2,8 +2,7 @@
 
 Workers send it to the process that started them. Times are nanoseconds of CLOCK_MONOTONIC, which is the same clock in
 all processes of a Linux machine (clock_gettime(2)) and the one that `time.perf_counter_ns` reads. Imports only the
-standard library and msgspec.
-"""
+standard library and msgspec."""
 
 from typing import Literal
 

@@ -12,8 +12,7 @@ class StepTime(msgspec.Struct, frozen=True, kw_only=True):
     - `overlapped`: separate threads prepare the batch while the step runs.
     - `on_host`: one CPU does everything, so that the parts add up. Otherwise they run in parallel, and the slowest
       determines the step's time.
-    - `lost`: the share of CPU time that other processes used while the parts were timed.
-    """
+    - `lost`: the share of CPU time that other processes used while the parts were timed."""
 
     device_s: PhaseSeconds
     host_s: PhaseSeconds = 0.0

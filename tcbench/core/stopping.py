@@ -3,8 +3,7 @@
 The confidence interval of the mean step time is Student's t interval. Because consecutive steps are not independent,
 its sample size is corrected for their lag-1 autocorrelation r: n_eff = n (1 - r) / (1 + r) (H. von Storch and F.
 Zwiers, "Statistical Analysis in Climate Research", 1999, section 6.6). Without the correction a pass would end too
-early.
-"""
+early."""
 
 import itertools
 import math

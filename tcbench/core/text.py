@@ -1,8 +1,7 @@
 """Text from untrusted files, made safe to print, and formatting of numbers and shell commands.
 
 Anyone may have written a file of records, documents or timelines. Their strings are cleaned here when they are read, so
-that tables, charts, pages and exports contain nothing that a terminal or a browser would act on.
-"""
+that tables, charts, pages and exports contain nothing that a terminal or a browser would act on."""
 
 import os
 import shlex

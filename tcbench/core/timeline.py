@@ -1,8 +1,7 @@
 """A timeline of a few steps of one cell: what ran when on the host, in the input threads and on the GPU.
 
 All recorders (Nsight Systems, CUPTI, the simulation, tcbench's own ranges) produce this form, and analysis and charts
-read only this form. Imports only the standard library.
-"""
+read only this form. Imports only the standard library."""
 
 from __future__ import annotations
 

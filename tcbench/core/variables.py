@@ -1,8 +1,7 @@
 """The environment variables that other programs and libraries get, and those that a record stores.
 
 Workers, ranks, Slurm's commands and matplotlib get only some of the variables that the user's shell, a notebook or a
-surrounding job has set. The variables of git are in `tcbench.core.git`.
-"""
+surrounding job has set. The variables of git are in `tcbench.core.git`."""
 
 import contextlib
 import importlib.machinery

@@ -50,7 +50,6 @@ def peak_resident_bytes() -> int:
 
 def _peak_bytes(who: int) -> int:
     """Return the peak resident memory of this process (RUSAGE_SELF) or of its largest ended child (RUSAGE_CHILDREN).
-
     Returns 0 if it is unknown."""
     with contextlib.suppress(OSError):
         return int(resource.getrusage(who).ru_maxrss) * 1024

@@ -65,9 +65,8 @@ def _works(cell: Cell, layer: Layer, *, forward: bool) -> Iterator[tuple[str, wo
 
 
 def _parameterless_works(n: int, layer: Layer, forward: bool, dtype: work.DType) -> Iterator[tuple[str, work.Work]]:
-    """Yield (name, operation) for each operation of a layer without parameters, such as "block1/max pool".
-
-    `n` is the batch size, and `dtype` the one in which activations are stored."""
+    """Yield (name, operation) for each operation of a layer without parameters, such as "block1/max pool". `n` is the
+    batch size, and `dtype` the one in which activations are stored."""
     c, size, pixels, stage = layer.in_channels, layer.in_size, layer.in_size**2, layer.stage
     kind = "average pool" if layer.kind == "tiled_average" else layer.kind.replace("_", " ")
     name = kind if layer.name == kind else f"{layer.name}/{kind}"

@@ -55,8 +55,7 @@ class Requires:
     - `devices`: kinds of device, one of which is needed; None means any.
     - `compute_capability`: the lowest that works, for devices that have one.
     - `rungs_on_many_ranks`: other rungs that are needed with several ranks.
-    - `alone`: why the rung does not run on several ranks at all; None if it does.
-    """
+    - `alone`: why the rung does not run on several ranks at all; None if it does."""
 
     devices: frozenset[str] | None = None
     compute_capability: tuple[int, int] | None = None
@@ -83,8 +82,7 @@ class Tolerance:
     - `gradient`: the distance, in the L2 norm, between gradients at the first weights, for the parameter with the
       largest distance.
     - `length`: the distance between the L2 norms of all gradients of a kind of parameter, for the kind with the largest
-      distance. Rounding changes the direction of gradients, but hardly their norm.
-    """
+      distance. Rounding changes the direction of gradients, but hardly their norm."""
 
     loss: float
     update: float
@@ -104,8 +102,7 @@ class Parity:
     - `input`: the rung delivers other pixels, so losses are not compared. `pixels` is the largest mean absolute error
       of a centre crop, in units of 0 to 255.
 
-    `where` states the condition under which this holds.
-    """
+    `where` states the condition under which this holds."""
 
     kind: Literal["exact", "tolerance", "other", "input"]
     float32: Tolerance | None = None
@@ -161,8 +158,7 @@ class Rung:
     A stage takes what the previous rungs returned and the cell's settings, and returns what the next rung gets.
     `says` is a one-line description. `effects` maps observable properties of a training session to the values that the
     rung causes; the rung changes no other observable property. `conflicts` names rungs that cannot be used together
-    with it; a mapping also gives the reasons. `source` names a publication.
-    """
+    with it; a mapping also gives the reasons. `source` names a publication."""
 
     name: ClassVar[str]
     says: ClassVar[str]
@@ -187,9 +183,8 @@ class Rung:
         return optimizer
 
     def reference_update(self, update: Update) -> Update:
-        """Return the step of an optimizer, in float64, that the session's optimizer must agree with.
-
-        `update` is the step that the previous rungs returned; at first, `sgd`."""
+        """Return the step of an optimizer, in float64, that the session's optimizer must agree with. `update` is the
+        step that the previous rungs returned; at first, `sgd`."""
         return update
 
     def exchange(self, exchange: Any, settings: Any) -> Any:
@@ -237,7 +232,6 @@ class RungSet:
 
     def emulated(self, names: Iterable[str], instructions: frozenset[str] | None) -> tuple[str, ...]:
         """Return which of the rungs `names` a processor with these instructions emulates; unknown rungs are ignored.
-
         Returns none if `instructions` is None, as for devices other than CPUs."""
         return tuple(name for name in names if name in self and self[name].requires.is_emulated(instructions))
 
@@ -264,9 +258,8 @@ class RungSet:
         return None
 
     def problem_on_many_ranks(self, names: Sequence[str]) -> str | None:
-        """Return why a config of these rungs does not run on several ranks, or None if it does.
-
-        Unknown rungs are ignored: a user's own step may give its configs any name."""
+        """Return why a config of these rungs does not run on several ranks, or None if it does. Unknown rungs are
+        ignored: a user's own step may give its configs any name."""
         for name in filter(self.__contains__, names):
             requires = self.rungs[name].requires
             if requires.alone is not None:

@@ -34,8 +34,7 @@ class Facts:
     - `reduce_overlaps`: whether the all-reduce overlaps with other phases.
     - `engine`: the library that reduces the gradients.
     - `period`: the number of steps after which the work of steps repeats.
-    - `declared`: the work of phases, if the author of the step declares it.
-    """
+    - `declared`: the work of phases, if the author of the step declares it."""
 
     loss: float | None
     peak_memory_bytes: int

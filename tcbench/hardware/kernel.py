@@ -1,8 +1,7 @@
 """Reading files of the Linux kernel, and the limits of a process's control groups: CPU quota, memory, throttled time.
 
 The parents of a process's group limit it too. Versions 1 and 2 of control groups may both be mounted.
-Sources: cgroups(7), and Documentation/scheduler/sched-bwc.rst and admin-guide/cgroup-v2.rst of the kernel.
-"""
+Sources: cgroups(7), and Documentation/scheduler/sched-bwc.rst and admin-guide/cgroup-v2.rst of the kernel."""
 
 import contextlib
 import os

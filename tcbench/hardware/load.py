@@ -1,7 +1,5 @@
-"""CPU time of a trial's processes and of everything else on the same processors, from Linux's counters.
-
-Sources: proc(5), and Documentation/scheduler/sched-stats.rst of the kernel.
-"""
+"""CPU time of a trial's processes and of everything else on the same processors, from Linux's counters. Sources:
+proc(5), and Documentation/scheduler/sched-stats.rst of the kernel."""
 
 import contextlib
 import math
@@ -34,9 +32,8 @@ class Counts:
 
 
 def slowdown() -> float:
-    """Return the factor by which the present load slows work that uses all processors; 1 if the load is unknown.
-
-    Uses the load average of the last minute, limited to the number of tasks that run now."""
+    """Return the factor by which the present load slows work that uses all processors; 1 if the load is unknown. Uses
+    the load average of the last minute, limited to the number of tasks that run now."""
     load = average()
     with contextlib.suppress(ValueError, IndexError):
         minute_load, _, _, tasks, *_ = kernel.text(_PROC / "loadavg").split()

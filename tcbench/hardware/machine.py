@@ -105,9 +105,8 @@ def blas_variables() -> dict[str, str]:
 
 
 def library_variables(threads: int) -> dict[str, str]:
-    """Return environment variables for libraries, to set before their import.
-
-    They set the number of threads, exact float32 arithmetic, and `blas_variables`."""
+    """Return environment variables for libraries, to set before their import. They set the number of threads, exact
+    float32 arithmetic, and `blas_variables`."""
     counts = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "BLIS_NUM_THREADS")
     return {**blas_variables(), **STRICT, **dict.fromkeys(counts, str(threads))}
 
@@ -211,9 +210,8 @@ def other_code(records: Iterable[Record]) -> str:
 
 
 def loaded_files() -> list[str]:
-    """Return the files of loaded modules in the working folder, as relative paths.
-
-    Files of tcbench and of installed packages are left out."""
+    """Return the files of loaded modules in the working folder, as relative paths. Files of tcbench and of installed
+    packages are left out."""
     folder, packages = Path.cwd(), ("site-packages", "dist-packages")
     paths = (Path(file) for module in list(sys.modules.values()) if (file := getattr(module, "__file__", None)))
     inside = (path.relative_to(folder) for path in paths if path.is_relative_to(folder))

@@ -1,8 +1,7 @@
 """The generations of NVIDIA's Tensor Cores, with their GPUs and number formats. Standard library only.
 
 Source: "CUDA Programming Guide", appendix "Compute Capabilities", data types of Tensor Cores by compute capability; for
-Volta, "Tesla V100 GPU Architecture" (2017).
-"""
+Volta, "Tesla V100 GPU Architecture" (2017)."""
 
 from dataclasses import dataclass
 

@@ -2,8 +2,7 @@
 
 `python -m tcbench.run.ceilings DEVICE THREADS` measures them and prints JSON. It runs as a separate process, because
 libraries read their thread count at import, and so that the device is closed afterwards. Results are stored in the
-user's cache by machine and threads. For a GPU that is not here, the figures of its property file are used.
-"""
+user's cache by machine and threads. For a GPU that is not here, the figures of its property file are used."""
 
 import json
 import sys
@@ -30,8 +29,7 @@ def find_ceilings(summary: CellSummary, reached: Mapping[str, Reached], *, fresh
     on the device. If a rate exceeds a ceiling of this very machine, the ceilings are measured again; a ceiling that is
     still exceeded is raised to the rate.
 
-    Raises SelectionError if the ceilings of another machine are unknown.
-    """
+    Raises SelectionError if the ceilings of another machine are unknown."""
     limits, is_here = _cached(summary), _is_here(summary)
     is_same_machine = is_here and machine.is_machine_of(summary.environment)
     beaten = is_same_machine and limits is not None and limits.raised(reached).reached.keys() - limits.reached.keys()

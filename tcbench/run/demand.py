@@ -1,7 +1,6 @@
 """The demands of a training step on a GPU that is not here: launches, copies and memory, traced and cached by cell.
 
-A cell is traced by running the training program on an accelerator that only counts, in several processes at once.
-"""
+A cell is traced by running the training program on an accelerator that only counts, in several processes at once."""
 
 import collections
 import functools
@@ -35,8 +34,7 @@ class Demand:
     - `replayed`: the number of launches within the captured graph.
     - `works`: each distinct operation, with the number of its launches per step, within a captured graph or not.
     - `peak_bytes`: the most GPU memory that is allocated at one time.
-    - `prepared`: the number of launches that the host sets up anew in each step, as in `Trace`.
-    """
+    - `prepared`: the number of launches that the host sets up anew in each step, as in `Trace`."""
 
     phases: dict[str, int]
     replayed: int

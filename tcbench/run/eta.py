@@ -6,8 +6,7 @@
   The sum is scaled by the median ratio of measured cells to their own sums.
 
 Other work on the machine may start or end during the run: if the last trials took longer or shorter than expected, the
-next ones are expected to do so too.
-"""
+next ones are expected to do so too."""
 
 from __future__ import annotations
 
@@ -37,8 +36,7 @@ class CellTimes:
     - `durations_s`: the duration of each finished trial without tuning, divided by the pace (`TimeLeft.pace`) at which
       it ran.
     - `tuning_s`: the longest time that a trial took to tune plans. Later trials take the plans from the cache.
-    - `measured`: whether the last trial gave step times.
-    """
+    - `measured`: whether the last trial gave step times."""
 
     durations_s: tuple[float, ...] = ()
     tuning_s: float = 0.0
@@ -64,8 +62,7 @@ class TimeLeft:
     - `tuning`: the cell of the last trial that tuned plans, with the seconds that tuning took.
     - `ratios`: actual / expected duration of each of the last trials, at the pace of the run's begin.
     - `slowdown`: the factor by which other work on the machine slows a step, as assumed before any was measured.
-    - `foreseen`: predicted seconds per step, for cells that the step-time model knows.
-    """
+    - `foreseen`: predicted seconds per step, for cells that the step-time model knows."""
 
     remaining: tuple[Cell, ...] = ()
     seen: Mapping[Cell, CellTimes] = field(default_factory=dict)
@@ -161,8 +158,7 @@ def estimate(
     - `before`: trials of an earlier part of the run.
     - `slowdown`, `foreseen`: as in `TimeLeft`.
     - `earlier`: trials of another run on the machine. All trials of a cell count as one, so that this run's trials soon
-      outweigh them.
-    """
+      outweigh them."""
     nothing_seen = TimeLeft(slowdown=slowdown, foreseen=foreseen or {})
     earlier_times = functools.reduce(TimeLeft.finished, earlier, nothing_seen).seen.items()
     merged_times = {

@@ -5,8 +5,7 @@ of the machine affects both sides equally; if it drifts, the two trials of a rou
 (`analysis.rounds`). When all unfinished cells have the trials of a look, `compare` judges them together. A cell that is
 decided stops; an inconclusive one continues to the next look. From the second look on, the cells that are most likely
 to be decided run first, each with all its trials, so that a budget that ends in between has completed some cells. This
-module does not use processes, files or clocks.
-"""
+module does not use processes, files or clocks."""
 
 from __future__ import annotations
 
@@ -270,8 +269,7 @@ def comparison(
     verdict rests.
 
     `verdicts` hold every metric of the first cell, then of the second, and so on. `last` is the gate's last look; its
-    level applies to the intervals and the statistical power.
-    """
+    level applies to the intervals and the statistical power."""
     bases, currents = (grouped((record.cell.key, record) for record in side) for side in (base, current))
     metrics = list(dict.fromkeys(verdict.metric for verdict in verdicts))
     rule, parts = last.rule.among(len(metrics)), []

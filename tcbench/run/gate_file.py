@@ -2,8 +2,7 @@
 
 The file is written before the first trial, so that an interrupted gate can be resumed, and again with the verdicts.
 Every command that compares the records shows these verdicts: a gate judges look by look, and a comparison of all trials
-at once may differ in a cell or two.
-"""
+at once may differ in a cell or two."""
 
 from __future__ import annotations
 
@@ -62,8 +61,7 @@ class GateFile(msgspec.Struct, frozen=True, kw_only=True):
     `gone`; they are empty until the gate has ended.
 
     Versions of `schema_version`: in 1, the decisions were stored apart from the verdicts, under `judged`; in 2, each
-    verdict holds its number of trials.
-    """
+    verdict holds its number of trials."""
 
     schema: Literal["tcbench-gate"] = "tcbench-gate"
     schema_version: Literal[1, 2] = 2

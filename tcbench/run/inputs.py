@@ -37,8 +37,7 @@ def newest(out: Path, tell: Callable[[str], None], *, announce: bool = False) ->
     The start time is read from the file name, because a copy or a checkout renews modification times. A name without a
     time counts by its modification time. Sides of a gate, files tracked by git and files without a complete record are
     skipped. `tell` receives notes on skipped files and, with `announce`, which run was taken.
-    Raises SelectionError if there is no run.
-    """
+    Raises SelectionError if there is no run."""
     from tcbench.core.git import tracked
     from tcbench.core.store import GATE_RUN_ID, is_blank
 
@@ -62,9 +61,7 @@ def newest(out: Path, tell: Callable[[str], None], *, announce: bool = False) ->
 
 def local_runs(out: Path) -> tuple[list[Path], int]:
     """Return the runs that this machine measured and git does not track, and the number of all other runs under `out`.
-
-    Raises SelectionError if this machine has none.
-    """
+    Raises SelectionError if this machine has none."""
     from tcbench.core.git import tracked
     from tcbench.core.store import runs
     from tcbench.engine.api import device_kinds
@@ -92,8 +89,7 @@ def recent_trials(folder: Path, models: Iterable[str]) -> tuple[Path | None, tup
     """Return the newest run that measured one of these networks, and its successful trials of them.
 
     Only the last few runs in a machine's folder are read. They predict how long the next run takes. Unreadable files
-    and files tracked by git are skipped; without a match, return (None, ()).
-    """
+    and files tracked by git are skipped; without a match, return (None, ())."""
     from tcbench.core import store
     from tcbench.core.git import tracked
 
@@ -135,16 +131,14 @@ Accepted = Literal["records", "timelines", "profiles", "documents"]
 - "records": records only.
 - "timelines": timelines beside records, or alone.
 - "profiles": timelines beside records, or alone; timelines alone also supply the records of their trials.
-- "documents": timelines and documents of `tcbench numerics` beside records.
-"""
+- "documents": timelines and documents of `tcbench numerics` beside records."""
 
 
 @dataclass(frozen=True)
 class Results:
     """The results that a command reads, with the files of each kind.
 
-    `paths` are the files of records and `notes` are about them; `traces` are the files of `timelines`.
-    """
+    `paths` are the files of records and `notes` are about them; `traces` are the files of `timelines`."""
 
     records: tuple[Record, ...]
     notes: tuple[str, ...] = ()
@@ -155,10 +149,8 @@ class Results:
 
 
 def read_files(paths: Sequence[Path], tell: Callable[[str], None]) -> Results:
-    """Read the current records of files and folders, and tell the notes on these files.
-
-    Raises StoreError, also if there are no records.
-    """
+    """Read the current records of files and folders, and tell the notes on these files. Raises StoreError, also if
+    there are no records."""
     from tcbench.core import store
 
     content = store.read(paths)
@@ -174,8 +166,7 @@ def read_results(names: Iterable[str] | None, out: Path, accepts: Accepted, tell
     """Read the files, folders and ids of runs under `out` that a command line names.
 
     If it names no records, read the newest run, and tell which run that is and whether it is simulated.
-    Raises TcbenchError.
-    """
+    Raises TcbenchError."""
     from tcbench.core import store
 
     paths, traces, numerics = [store.resolve(name, out) for name in names or ()], list[Path](), list[Path]()
@@ -205,10 +196,8 @@ def read_results(names: Iterable[str] | None, out: Path, accepts: Accepted, tell
 def select_cells(
     records: Iterable[HasCell], configs: Sequence[str], batch_sizes: Sequence[int] | None
 ) -> tuple[HasCell, ...]:
-    """Return the records of these configs (names or globs) and batch sizes. None of either means all.
-
-    Raises SelectionError if no record is left.
-    """
+    """Return the records of these configs (names or globs) and batch sizes. None of either means all. Raises
+    SelectionError if no record is left."""
     records = tuple(records)
     all_configs = list(dict.fromkeys(record.cell.config for record in records))
     config_names = set(match_configs(configs, all_configs)) if configs else set(all_configs)
@@ -223,10 +212,7 @@ def select_cells(
 
 def match_configs(patterns: Iterable[str], configs: Sequence[str]) -> list[str]:
     """Return the configs that match one of the patterns (names or globs), in the order of the patterns, without
-    duplicates.
-
-    Raises SelectionError for a pattern without a match.
-    """
+    duplicates. Raises SelectionError for a pattern without a match."""
     matches: list[str] = []
     for pattern in patterns:
         matching = [config for config in configs if config == pattern] or fnmatch.filter(configs, pattern)
@@ -264,8 +250,7 @@ def files_beside(paths: Iterable[Path], pattern: str) -> dict[Path, Path]:
     of records, whose folders are searched without subfolders.
 
     Next to a file that git does not track, files that it tracks are skipped: they may be from someone
-    else.
-    """
+    else."""
     from tcbench.core.git import tracked
 
     matches = dict[Path, Path]()

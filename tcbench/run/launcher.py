@@ -142,8 +142,7 @@ def find_for(plan: Plan, name: str | None, *, explicit: bool) -> tuple[Plan, Lau
     """Return the plan, in which cells with too many ranks for this host are skipped, and the launcher for its ranks.
 
     `name` is the value of `--launcher`, None if not given. Raises SelectionError if the launcher is missing, and, if
-    the user gave the number of ranks (`explicit`), for a cell that cannot run.
-    """
+    the user gave the number of ranks (`explicit`), for a cell that cannot run."""
     if explicit and kind_of(plan.device.name).simulates is not None:
         reasons = [planned.skip_reason for planned in plan.cells if planned.cell.ranks > 1 and planned.skip_reason]
         if reasons:

@@ -144,8 +144,7 @@ def _without_other_precision(configs: tuple[Config, ...], device: Device) -> tup
 
     On a processor with instructions for only one of the two, that one is kept. If it has instructions for both, bf16 is
     kept; if for neither, fp16, which the talk used. On other devices, and with at most one of the two in `configs`, all
-    configs are returned with an empty note.
-    """
+    configs are returned with an empty note."""
     lows = [low for low in LOW_PRECISIONS if any(low in config.rungs for config in configs)]
     if not kind_of(device.name).is_host or len(lows) < 2:
         return configs, ""
@@ -363,8 +362,7 @@ def advisable(summary: CellSummary) -> Callable[[Sequence[str]], str | None]:
     they can be.
 
     Packages of this machine do not matter, since the results may come from another. For a user's own backend the
-    function always returns a reason, since only measured configs are known to work.
-    """
+    function always returns a reason, since only measured configs are known to work."""
     if not builds_models(summary.cell.backend):
         return lambda _: "the rungs of its backend are unknown"
     rung_set = backend(summary.cell.backend).RUNGS

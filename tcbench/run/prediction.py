@@ -2,8 +2,7 @@
 
 A cell that computes on the host is rehearsed in a separate process (`tcbench.engine.measure.rehearsal`). A cell on a
 real or modelled GPU is traced, and its works get their times from the table (`tcbench.engine.accelerators.attained`).
-`tcbench.core.step_time` combines the parts to a step.
-"""
+`tcbench.core.step_time` combines the parts to a step."""
 
 import contextlib
 import functools
@@ -66,8 +65,7 @@ def predict(cells: Iterable[Cell], *, fresh: bool, progress: Progress) -> dict[C
     from the cache unless `fresh`, else they are timed now.
 
     Each result is cached at once, so that nothing is timed again after an interruption. Steps that were timed while the
-    machine was busy are not cached.
-    """
+    machine was busy are not cached."""
     cells = list(dict.fromkeys(cells))
     answers: dict[Cell, StepTimeOrReason] = dict(() if fresh else cached_parts(cells))
     missing = [cell for cell in cells if cell not in answers]
@@ -167,8 +165,7 @@ def explain_with_predictions(
 
     If no measured config is significantly faster than a cell, the steps of the configs that could be tried in its place
     are timed or traced now, in `processes` processes. For other cells, and with 0 `processes`, only cached parts are
-    used.
-    """
+    used."""
     records = tuple(records)
     summaries: dict[Cell, CellSummary] = {}
     to_predict: dict[Cell, set[Cell]] = {}  # measured cells with the configs that could be tried in their place

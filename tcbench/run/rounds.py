@@ -2,8 +2,7 @@
 
 A round measures each cell once, so that changes of the machine affect all cells equally and their numbers of trials
 differ by at most one. The first round is always completed. After it, a trial starts only if the budget has time for
-what its cell has cost so far. Pure functions of frozen state, without processes, files or clocks.
-"""
+what its cell has cost so far. Pure functions of frozen state, without processes, files or clocks."""
 
 from __future__ import annotations
 
@@ -31,8 +30,7 @@ class Rounds:
     - `cells`: in the order of measurement.
     - `trials`, `budget_s`: the limits of the plan, None for no limit.
     - `ends`: for each cell, the status of each finished trial by the trial's number.
-    - `spent_s`: the total duration of the finished trials; `costs`: the estimate of the durations of further trials.
-    """
+    - `spent_s`: the total duration of the finished trials; `costs`: the estimate of the durations of further trials."""
 
     cells: tuple[PlannedCell, ...]
     trials: int | None

@@ -52,8 +52,7 @@ class Runner:
     - `launcher`: starts the ranks of a cell that has many.
     - `plan`: the key of the plan to which the trials belong.
     - `cooling_s`: if set, a trial whose GPU was slowed down by heat or lack of power is repeated after this pause. The
-      last record of a trial counts.
-    """
+      last record of a trial counts."""
 
     run_id: str
     timeout_s: float
@@ -94,8 +93,7 @@ class Runner:
 
         Both measure the same cell, and their processes alternate steps, this one's first, so that other work on the
         machine affects both equally. Both launches must support taking turns. Time during which both run counts half
-        for each.
-        """
+        for each."""
         runners = (self, other)
         running: list[_Trial] = []
         with _ring(len(runners)) as pipes, contextlib.ExitStack() as cleanup:
@@ -126,8 +124,7 @@ def _ring(workers: int) -> Iterator[list[tuple[int, int]]]:
     the one to which it writes the next worker's.
 
     The first worker starts. On exit the parent closes its copies, so that a worker waiting for a dead one reads end of
-    file.
-    """
+    file."""
     pipes = [os.pipe() for _ in range(workers)]
     try:
         os.write(pipes[0][1], messages.YOUR_TURN)
@@ -241,8 +238,7 @@ class _TimedPass:
     of the host during the pass. All are None until they are known.
 
     Times are those at which messages were sent. The load is counted before and after the pass, by the worker if it
-    reports a load, else here.
-    """
+    reports a load, else here."""
 
     def __init__(self, start: float) -> None:
         self._start = start

@@ -1,7 +1,6 @@
 """Reads a scenario: what to run, from a TOML file (its form is in `tcbench.run.scenario_file`) to a frozen Scenario.
 
-Whether a rung can run on a machine or device is decided by the plan (`tcbench.run.plan`), not here.
-"""
+Whether a rung can run on a machine or device is decided by the plan (`tcbench.run.plan`), not here."""
 
 from __future__ import annotations
 
@@ -63,8 +62,7 @@ class Scenario:
     - `ladders`: the configs of each ladder in order, each with more rungs than the one before.
     - `unit`: what batch sizes count.
     - `base`: the config to which others are compared; None if the file names none.
-    - `on_cpu`: the scenario with the changes of its table [cpu].
-    """
+    - `on_cpu`: the scenario with the changes of its table [cpu]."""
 
     path: Path
     title: str

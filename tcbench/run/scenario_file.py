@@ -1,7 +1,6 @@
 """The form of a scenario file: its tables, key by key, and the error messages for it.
 
-Each error names the file, the key and what was expected. This module does not know what a scenario means.
-"""
+Each error names the file, the key and what was expected. This module does not know what a scenario means."""
 
 import re
 from pathlib import Path

@@ -25,8 +25,7 @@ class Launch:
     - `variables`: environment variables in addition to those of this process.
     - `worker`: the worker's module, which has another name in older revisions of tcbench.
     - `request`: a profile to make in addition to measuring the cell.
-    - `takes_turns`: whether the worker can alternate steps with another one, which older revisions cannot.
-    """
+    - `takes_turns`: whether the worker can alternate steps with another one, which older revisions cannot."""
 
     python: str = sys.executable
     folder: Path | None = None

@@ -39,8 +39,7 @@ def _one_line_usage_errors(hint: str, words: Sequence[str] = ()) -> Iterator[Non
     """Raise a UsageError of one line in place of Typer's usage errors.
 
     The line ends with `hint`, which names the command that lists what is valid. `words` are the arguments of the
-    command line: the message quotes a wrong value among them, and an empty one is an error.
-    """
+    command line: the message quotes a wrong value among them, and an empty one is an error."""
     try:
         for before, word in itertools.pairwise(["", *words]):
             if not word or (word.startswith("--") and word.endswith("=")):
@@ -79,8 +78,7 @@ class GroupedCommand(TyperCommand):
     """A command with plain help, `--json` as a short form of `--format json`, and usage errors of one line.
 
     Help shows arguments, options grouped by `rich_help_panel`, and examples. It does not use Rich, because importing
-    that takes 0.3 s.
-    """
+    that takes 0.3 s."""
 
     def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
         """Parse the command line. Raises UsageError of one line for a mistake, for an output that is an input, and for
@@ -225,8 +223,7 @@ def command(
 
     The function's docstring is the help. Each line below "Examples:" is an example, two or more spaces, and its
     description. `short` is the description in the overview (default: the first sentence of the help), and `name` the
-    command's name (default: the function's).
-    """
+    command's name (default: the function's)."""
 
     def register(function: Callable[..., Any]) -> Callable[..., Any]:
         """Register a function as a command; the part of its docstring from "Examples:" on ends the help."""
@@ -241,8 +238,7 @@ def command(
 def given_words(context: Any, names: Container[str] | None = None, *, without: Container[str] = ()) -> list[str]:
     """Return the part of the command line that sets the parameters `names` (default: all) except those in `without`.
 
-    Options have their long names. Parameters that the command line does not set are left out.
-    """
+    Options have their long names. Parameters that the command line does not set are left out."""
     words: list[str] = []
     for parameter in context.command.params:
         if parameter.name in without or (names is not None and parameter.name not in names):
@@ -316,8 +312,7 @@ def command_again(*, resume: bool) -> str:
 def interruptible(describe: Callable[[], str]) -> Iterator[None]:
     """End the command with exit code 130 if it is interrupted within the block.
 
-    The message is "interrupted" followed by the text that `describe` returns, such as how to resume.
-    """
+    The message is "interrupted" followed by the text that `describe` returns, such as how to resume."""
     try:
         yield
     except KeyboardInterrupt:

@@ -12,8 +12,7 @@ def limit_words(bottleneck: Bottleneck) -> str:
     """Return the verdict in words, such as "input-bound"; "unsettled" if the trial's steps vary too much for one.
 
     If the CPU spends most of a step computing, return "compute-bound", or "update 52%" if a phase other than the
-    forward and backward pass dominates.
-    """
+    forward and backward pass dominates."""
     if bottleneck.unsteady:
         return "unsettled"
     if bottleneck.dominant is None:
@@ -34,10 +33,7 @@ def doubt_words(bottleneck: Bottleneck | None) -> str:
 
 def doubtful(bottlenecks: Iterable[tuple[str, Bottleneck | None]]) -> list[str]:
     """Return a caution that describes the first doubtful bottleneck and counts the others; an empty list if none is
-    doubtful.
-
-    `bottlenecks` are pairs of a cell's label and its bottleneck.
-    """
+    doubtful. `bottlenecks` are pairs of a cell's label and its bottleneck."""
     texts = ((label, doubt_words(bottleneck)) for label, bottleneck in bottlenecks)
     lines = list(dict.fromkeys(f"{label}: {text}" for label, text in texts if text))
     more = f"; {len(lines) - 1} more" if len(lines) > 1 else ""
@@ -72,10 +68,8 @@ def _gpu_figures(bottleneck: Bottleneck) -> str:
 
 
 def _cpu_figures(bottleneck: Bottleneck) -> str:
-    """Return the stage times of a CPU cell: "the CPU computes 38 ms per step (forward 12 ms, backward 24 ms, ...)".
-
-    The stage that limits the cell comes first: the input, the all-reduce, or the computation.
-    """
+    """Return the stage times of a CPU cell: "the CPU computes 38 ms per step (forward 12 ms, backward 24 ms, ...)". The
+    stage that limits the cell comes first: the input, the all-reduce, or the computation."""
     needs = bottleneck.needs
     if bottleneck.verdict == "network-bound":
         return f"the all-reduce takes {_ms(needs.network_s)} per step, the computation before it {_ms(needs.host_s)}"

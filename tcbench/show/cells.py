@@ -59,9 +59,7 @@ def _simulated(row: Row) -> bool:
 
 def _without_model_interval(row: Row, interval: Interval | None) -> Interval | float | None:
     """Return the interval, but only its middle for a simulated cell, where the ends do not include the model's error.
-
-    None if the cell has no result.
-    """
+    None if the cell has no result."""
     return interval.value if interval and _simulated(row) else interval
 
 
@@ -79,9 +77,7 @@ BY_THE_RUN = "from the noise of the run's other cells"
 
 def interval_over(units: Collection[Unit]) -> str:
     """Return what the intervals of cells are computed over, such as "over trials, or steps where there is one trial".
-
-    `units` are the kinds of samples behind these intervals (`CellSummary.unit`).
-    """
+    `units` are the kinds of samples behind these intervals (`CellSummary.unit`)."""
     if {*units} == {"steps"}:
         return "over steps"
     if {*units} == {"run"}:
@@ -102,10 +98,8 @@ def outlier_lines(summaries: Sequence[CellSummary]) -> list[str]:
 
 
 def busy_line(summaries: Sequence[CellSummary]) -> str | None:
-    """Return a note on the largest share of CPU time that other processes or a CPU quota took from a busy cell.
-
-    None if no cell lost enough time to count as busy.
-    """
+    """Return a note on the largest share of CPU time that other processes or a CPU quota took from a busy cell. None if
+    no cell lost enough time to count as busy."""
     lost = [summary.lost for summary in summaries if summary.busy]
     if not lost:
         return None

@@ -31,8 +31,7 @@ def stages(quiet: bool, describe: Callable[[], str] | None = None) -> Iterator[C
     """Show the progress of several stages of work on standard error.
 
     Yield a function to call with the name of a stage, the units of work done, and their total. With `describe`, an
-    interrupt ends the command with the text that it returns (`interruptible`).
-    """
+    interrupt ends the command with the text that it returns (`interruptible`)."""
     from tcbench.show.progress import Stages
 
     ending = contextlib.nullcontext() if describe is None else interruptible(describe)

@@ -37,8 +37,7 @@ def fields(source: object, names: str) -> dict[str, Any]:
     """Return attributes of an object by name, for JSON.
 
     `names` are separated by spaces. `key=name.inner` stores an attribute of an attribute under another key; it is None
-    if the outer attribute is None.
-    """
+    if the outer attribute is None."""
     pairs = (name.partition("=") for name in names.split())
     return {key: _attribute(source, name or key) for key, _, name in pairs}
 

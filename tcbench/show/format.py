@@ -13,8 +13,7 @@ _PREFIXES = ((1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, ""), (1e-3, "m"), (1e-6, 
 def number(value: float, as_part_of: float | None = None) -> str:
     """Format a number with three digits, or all digits of its whole part: 0.0123, 78.9, 1234, 12.3k.
 
-    With `as_part_of`, such as a total, the SI prefix and the number of decimals suit that number instead of `value`.
-    """
+    With `as_part_of`, such as a total, the SI prefix and the number of decimals suit that number instead of `value`."""
     size = float(f"{abs(value if as_part_of is None else as_part_of):.3g}")  # 9.999 is written as 10.0
     unit, prefix = 1.0, ""
     if size and not 0.01 <= size < 1e4:  # else plain digits read better
@@ -98,8 +97,7 @@ def changes(interval: Interval) -> str:
 def plus_minus(interval: Interval) -> str:
     """Format the relative half-width of an interval: ± 1.2%.
 
-    An interval wider than its value is "± >100%", one without an upper limit "or more" or "± unknown".
-    """
+    An interval wider than its value is "± >100%", one without an upper limit "or more" or "± unknown"."""
     if math.isnan(interval.high):
         return "± unknown"
     if math.isinf(interval.high) and interval.low == interval.value:

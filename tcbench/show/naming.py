@@ -56,8 +56,7 @@ def distinguishing_settings(cells: Sequence[MachineCell], beneath: Sequence[tupl
     """Return for each cell the settings that distinguish it from cells of the same config, batch size and ranks.
 
     A cell that shares its config, batch size and ranks with no other gets an empty text; cells that differ in no
-    setting are numbered: "#2". `beneath` describes the software stack of each cell, as in `Code.beneath`.
-    """
+    setting are numbered: "#2". `beneath` describes the software stack of each cell, as in `Code.beneath`."""
     stacks = [{"beneath": ", ".join(words)} for words in beneath] or [{}] * len(cells)
     namesakes = grouped((cell.name, place) for place, (_, cell) in enumerate(cells))
     suffixes = [""] * len(cells)
@@ -81,8 +80,7 @@ def setting_headings(summaries: Sequence[CellSummary]) -> tuple[str, ...]:
     """Return for each cell the heading of its setting, so that cells of the same name have different headings.
 
     A heading names machine, threads and code if they differ, and further facts as needed, but not network and ranks,
-    which have columns. If there is only one setting, headings are empty.
-    """
+    which have columns. If there is only one setting, headings are empty."""
     all_facts = [_facts(s.machine, s.setting.cell) | {"code": code_name(s.codes)} for s in summaries]
     names = [(s.cell.model, s.cell.config, s.cell.batch_size, s.cell.ranks) for s in summaries]
     shown = [key for key in ("machine", "threads", "code") if len({facts.get(key) for facts in all_facts}) > 1]
@@ -103,10 +101,8 @@ def _facts(machine: str | None, cell: Cell) -> dict[str, str]:
 
 
 def stable_names(cells: Sequence[MachineCell]) -> tuple[str, ...]:
-    """Return a name for each cell that is the same in every run, so that services can follow a cell by it.
-
-    Cells that would have the same name get their key added.
-    """
+    """Return a name for each cell that is the same in every run, so that services can follow a cell by it. Cells that
+    would have the same name get their key added."""
     names = [
         f"{cell.label}, {_trained(cell)}, {cell.device.partition(':')[0]}, {machine or 'unknown machine'}"
         for machine, cell in cells
@@ -128,8 +124,7 @@ def another_session(taken_at: str | None, step_s: float, run: CellSummary) -> st
     """Return a note if a profile seems to be from another session than its run: its date differs, or its throughput by
     more than 10%. None if both agree, or if a step time is unknown.
 
-    `taken_at` is when the profile was taken (ISO 8601, UTC; None if unknown), and `step_s` its mean step time.
-    """
+    `taken_at` is when the profile was taken (ISO 8601, UTC; None if unknown), and `step_s` its mean step time."""
     if run.step_time_s is None or run.images_per_s is None or not step_s:
         return None
     rate = run.cell.images_per_step / step_s

@@ -23,8 +23,7 @@ MAX_STEPS = 3
 class NextStep:
     """A suggested command.
 
-    `words` follow `tcbench`. `machine` is where to run it if this machine lacks the device.
-    """
+    `words` follow `tcbench`. `machine` is where to run it if this machine lacks the device."""
 
     words: tuple[str, ...]
     purpose: str = ""
@@ -32,9 +31,8 @@ class NextStep:
 
 
 def next_lines(steps: Iterable[NextStep], columns: int) -> list[str]:
-    """Return a line per suggested command: without duplicates, at most `MAX_STEPS`.
-
-    The purpose is left out if the line would have more than `columns` characters."""
+    """Return a line per suggested command: without duplicates, at most `MAX_STEPS`. The purpose is left out if the line
+    would have more than `columns` characters."""
     lines = []
     for step in list(dict.fromkeys(steps))[:MAX_STEPS]:
         line = f"{f'On {step.machine}' if step.machine else 'Next'}: {command_line(*step.words)}"
@@ -93,8 +91,7 @@ def cell_step(
     """Return a command that measures a cell again in its setting (device, images, network).
 
     `config` replaces the cell's config, `threads` adds its number of threads, and `machine` is where its results were
-    measured. Return None if its scenario did not come with tcbench, since its file is unknown.
-    """
+    measured. Return None if its scenario did not come with tcbench, since its file is unknown."""
     from tcbench.run.scenario import load, setting_of, shipped
 
     if cell.scenario not in shipped():

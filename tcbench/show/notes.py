@@ -45,10 +45,8 @@ def echo_written(*paths: Path, err: bool = False) -> None:
 
 
 def notes_that_fit(notes: Iterable[str], columns: int) -> list[str]:
-    """Return the notes that fit into MOST_LINES, at least one, cautions first.
-
-    If some are left out, the last line says how many.
-    """
+    """Return the notes that fit into MOST_LINES, at least one, cautions first. If some are left out, the last line says
+    how many."""
     ordered = sorted(notes, key=lambda note: not isinstance(note, Caution))
     shown = ordered
     for n in range(len(ordered), 0, -1):

@@ -1,8 +1,7 @@
 """Options that several commands share, each declared once with its flag, help, default, completion and parser.
 
 A command uses an option as the default of a parameter. `selects` adds the options of a Selection to a command, and
-`words` turns a Selection back into options.
-"""
+`words` turns a Selection back into options."""
 
 from __future__ import annotations
 
@@ -50,8 +49,7 @@ class OptionField:
     """A field of Selection as an option.
 
     `info` is Typer's description of the option, `kind` the type of its raw value, and `flag` the name of the option,
-    empty for an argument. `read` converts a raw value to the field's value or raises SelectionError.
-    """
+    empty for an argument. `read` converts a raw value to the field's value or raises SelectionError."""
 
     info: Any
     kind: Any = str | None
@@ -81,8 +79,7 @@ class Group:
 
         `flags` are its names and the placeholder of its value ("--bs N,N,..."); an option without a placeholder is a
         switch, off by default. `takes` describes valid values in docs/options.md. `read` raises SelectionError for an
-        invalid value, `holds` tests a number, and `within` are its least and greatest value.
-        """
+        invalid value, `holds` tests a number, and `within` are its least and greatest value."""
         words = flags.split()
         names = [word for word in words if word.startswith("-")]
 
@@ -119,10 +116,8 @@ class Group:
         read: Callable[[Any], Any] = OptionField.read,
         **more: Any,
     ) -> OptionField:
-        """Return a field of Selection as an option with raw values of type `kind`, which `read` converts.
-
-        The other parameters are those of `option`.
-        """
+        """Return a field of Selection as an option with raw values of type `kind`, which `read` converts. The other
+        parameters are those of `option`."""
         return OptionField(self.option(flags, help_text, default, read=read, **more), kind, read, flags.split()[0])
 
 
@@ -131,9 +126,7 @@ CELLS, MEASURING, OUTPUT, GENERAL = Group("Cells"), Group("Measuring"), Group("O
 
 def _parse_counts(flag: str, noun: str, example: str, text: str | None) -> tuple[int, ...] | None:
     """Return the whole numbers in an option's comma-separated `text`, without duplicates; None if `text` is None.
-
-    `noun` ("a batch size") and `example` are for the message of the SelectionError.
-    """
+    `noun` ("a batch size") and `example` are for the message of the SelectionError."""
     if text is None:
         return None
     counts = []
@@ -174,10 +167,8 @@ def config_names(texts: list[str] | None, flag: str = "--config") -> tuple[str, 
 
 
 def model_names(text: str | None) -> tuple[str, ...] | None:
-    """Return the names in the comma-separated value of --model, without duplicates; None if `text` is None.
-
-    Raises SelectionError for an empty name.
-    """
+    """Return the names in the comma-separated value of --model, without duplicates; None if `text` is None. Raises
+    SelectionError for an empty name."""
     names = None if text is None else tuple(dict.fromkeys(name.strip() for name in text.split(",")))
     if names is not None and not all(names):
         raise SelectionError("--model: expected a name, got nothing; `tcbench list` shows the models")
@@ -349,8 +340,7 @@ def selects(fields: str = "...", *, without: str = "", **replaced: OptionField) 
     """Return a decorator that replaces a command's parameter `chosen`, a Selection, by options for its fields.
 
     `fields` lists them in order; "..." stands for the fields not listed, except those in `without`. `replaced` holds
-    fields that this command declares in its own way.
-    """
+    fields that this command declares in its own way."""
     rest = [name for name in SELECTION if name not in fields.split() + without.split()]
     names = [name for word in fields.split() for name in (rest if word == "..." else [word])]
     declarations = {name: (SELECTION | replaced)[name] for name in names}

@@ -85,8 +85,7 @@ class _Live:
 class RunProgress(_Live):
     """The progress of a run, as a context manager. Call `listen` for each message and `finished` after each trial.
 
-    `total` is the number of trials; None if a time budget decides, and then only finished trials are counted.
-    """
+    `total` is the number of trials; None if a time budget decides, and then only finished trials are counted."""
 
     def __init__(self, console: Screen, estimate: TimeLeft, total: int | None) -> None:
         super().__init__(console)
@@ -104,8 +103,7 @@ class RunProgress(_Live):
 
         `label` precedes the names of its trials, `remaining` are the cells still to run, and `ahead` the number of
         trials that will certainly run. If that is fewer than before, the dropped ones count as done, so that neither
-        the count nor the total goes down.
-        """
+        the count nor the total goes down."""
         self._label = f"{label}: " if label else ""
         self._estimate = replace(self._estimate, remaining=tuple(remaining))
         if ahead is None:
@@ -142,8 +140,7 @@ class RunProgress(_Live):
         """Count a finished trial and print a line with its outcome.
 
         `remaining` are the cells still to run, or None if they are unchanged. `again` means that the trial does not
-        count and runs once more, because the GPU was slowed down.
-        """
+        count and runs once more, because the GPU was slowed down."""
         if record.status != "skipped":
             self._estimate = self._estimate.finished(record)
         if remaining is not None:
@@ -174,9 +171,7 @@ def outcome(record: Record) -> str:
 
 class Stages(_Live):
     """The progress of several stages of work, one after another, as a context manager. Call `advance` as work is done.
-
-    On a terminal it is a live line with an ETA, otherwise a line every few seconds.
-    """
+    On a terminal it is a live line with an ETA, otherwise a line every few seconds."""
 
     def __init__(self, console: Screen) -> None:
         super().__init__(console)
@@ -189,8 +184,7 @@ class Stages(_Live):
     def advance(self, stage: str, done: int, total: int) -> None:
         """Report that `done` of `total` units of a stage are done.
 
-        Units that are done at a stage's first report, such as cached ones, do not count for the ETA.
-        """
+        Units that are done at a stage's first report, such as cached ones, do not count for the ETA."""
         now = time.monotonic()
         self._total = total
         if stage != self._stage:

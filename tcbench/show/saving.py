@@ -11,8 +11,7 @@ def save_each(drawings: Mapping[Path, Callable[[], Any]], noun: str = "chart") -
     """Draw each figure and save it under its path. Return the paths that were written.
 
     A figure that fails for any reason, even because matplotlib does not load, only causes a note, which calls it a
-    `noun`: the command still shows what it measured.
-    """
+    `noun`: the command still shows what it measured."""
     drawn = []
     for path, draw in drawings.items():
         try:

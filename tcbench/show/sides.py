@@ -14,10 +14,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Labels:
-    """The names of a comparison's two sides, such as files, a baseline or revisions, safe to print.
-
-    `files` are the paths of both sides' records, if they have files.
-    """
+    """The names of a comparison's two sides, such as files, a baseline or revisions, safe to print. `files` are the
+    paths of both sides' records, if they have files."""
 
     base: str = "base"
     current: str = "current"

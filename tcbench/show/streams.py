@@ -6,8 +6,7 @@ the command goes on, because that only carries progress and notes.
 
 Control characters in printed text, such as a file's name, are shown as escapes, so that no terminal acts on them.
 Strings of records and traces are cleaned when they are decoded (`tcbench.core.text`); this module escapes all other
-text, and `tcbench.show.tables` what Rich prints.
-"""
+text, and `tcbench.show.tables` what Rich prints."""
 
 import io
 import json
@@ -71,8 +70,7 @@ def is_terminal(path: Path) -> bool:
 def write_file(path: Path, content: bytes, remedy: str = "") -> None:
     """Write `content` to the file that -o names, or to standard output.
 
-    Raises StoreError, whose message ends with `remedy`, for a file, and OutputError for standard output.
-    """
+    Raises StoreError, whose message ends with `remedy`, for a file, and OutputError for standard output."""
     if path == STANDARD_OUTPUT:
         with io.BufferedWriter(_Output(1, "wb", closefd=False)) as output:
             output.write(content)
@@ -110,10 +108,8 @@ class _Output(_Error):
 
 
 def _guarded(stream: TextIO | None, kind: type[_Error]) -> TextIO:
-    """Wrap a stream around a guarded file. Streams set up by tests are returned unchanged.
-
-    Characters that the encoding lacks are replaced.
-    """
+    """Wrap a stream around a guarded file. Streams set up by tests are returned unchanged. Characters that the encoding
+    lacks are replaced."""
     if stream is None:  # it was closed
         closed = kind(2 if kind is _Error else 1, "wb", closefd=False)
         return io.TextIOWrapper(io.BufferedWriter(closed), "utf-8", "replace")

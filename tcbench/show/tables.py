@@ -1,7 +1,6 @@
 """Tables that are declared once for the console, the page and Markdown, and the console itself.
 
-A table has columns over rows of any type; a column has a heading, a kind (the format of its values) and a value.
-"""
+A table has columns over rows of any type; a column has a heading, a kind (the format of its values) and a value."""
 
 import functools
 import os
@@ -32,8 +31,7 @@ class Screen(Console):
     """A Rich console without markup, which shows control characters as escapes.
 
     `columns` is the width of a terminal, None for a file or pipe. With `details` it shows all notes. The environment
-    variable FORCE_COLOR adds colours to a file, or with 0 removes those of a terminal; TTY_COMPATIBLE has no effect.
-    """
+    variable FORCE_COLOR adds colours to a file, or with 0 removes those of a terminal; TTY_COMPATIBLE has no effect."""
 
     def __init__(self, *, columns: int | None = None, details: bool = False, **options: Any) -> None:
         stream = options.get("file") or (sys.stderr if options.get("stderr") else sys.stdout)
@@ -97,8 +95,7 @@ _BREAKS = (r"(?<=.)(?=\+)|(?<=[-/.])(?=.)", r"(?<=_)(?=.)")
 def wrap_positions(words: str, width: int) -> list[int]:
     """Return the positions in a text where words that are wider than `width` columns have to wrap.
 
-    A word wraps at the last match of `_BREAKS` that fits, or after the last character that fits.
-    """
+    A word wraps at the last match of `_BREAKS` that fits, or after the last character that fits."""
     positions = []
     for word in re.finditer(r"\S+", words):
         begin = word.start()
@@ -132,8 +129,7 @@ class Badge:
 class Field:
     """A text or a badge in a table of the page.
 
-    Rows are sorted by `key`, or by the text if that is None. `swatch` is the fill of a square before the text.
-    """
+    Rows are sorted by `key`, or by the text if that is None. `swatch` is the fill of a square before the text."""
 
     text: str = ""
     key: float | None = None
@@ -186,8 +182,7 @@ class Column(Generic[R]):
     - `on`: the only renderer that shows the column.
     - `width`: the least width on the console.
     - `spare`: the console may leave the column out if there is no room, the last such column first.
-    - `key`: the name of the value in JSON and exports, unless they have it already.
-    """
+    - `key`: the name of the value in JSON and exports, unless they have it already."""
 
     heading: str
     value: Callable[[R], Any]
@@ -212,10 +207,8 @@ class Column(Generic[R]):
         return not self.kind.numeric if self.wraps is None else self.wraps
 
     def least_width(self, rows: Iterable[R], keep_intervals: bool = False) -> int:
-        """Return the least width on a console at which no word wraps, except very long names of configs.
-
-        With `keep_intervals`, the intervals of numbers do not wrap either.
-        """
+        """Return the least width on a console at which no word wraps, except very long names of configs. With
+        `keep_intervals`, the intervals of numbers do not wrap either."""
         texts = [self.heading, *(self.styled(row).plain for row in rows)]
         if keep_intervals and self.kind.numeric:
             return max(self.least_width(()), *map(cell_len, texts[1:]), 0)
@@ -256,8 +249,7 @@ class Table(Generic[R]):
     """Rows under columns. A row that is None is an empty line.
 
     `filters` are the columns by which the page can filter. On a console, `gap` is the space between columns, and
-    `header` the style of the headings; None hides them.
-    """
+    `header` the style of the headings; None hides them."""
 
     columns: Sequence[Column[R]]
     rows: Sequence[R | None]
@@ -357,8 +349,7 @@ class ConfigTable(Table[R]):
     """A table with a row per cell, in blocks of the same model, batch size and ranks.
 
     A config that extends the config above it shows only the rungs that it adds. `why_no_figures` returns a text that a
-    row shows in place of its figures, such as a trial's status; None or "" if the row has figures.
-    """
+    row shows in place of its figures, such as a trial's status; None or "" if the row has figures."""
 
     cell: Callable[[R], Cell]
     why_no_figures: Callable[[R], str | None] = lambda _: None
@@ -367,8 +358,7 @@ class ConfigTable(Table[R]):
     def _blocks(self, rows: Sequence[R]) -> dict[tuple[str, ...], list[tuple[R, str]]]:
         """Return the rows in blocks, each row with the name of its config as shown.
 
-        Keys are the texts of the columns before the config: batch size, and model and ranks if shown.
-        """
+        Keys are the texts of the columns before the config: batch size, and model and ranks if shown."""
         leading = cell_columns(map(self.cell, rows), self.cell)
         blocks: dict[tuple[str, ...], list[tuple[R, str]]] = {}
         for head, block in grouped((tuple(column.text(row) for column in leading), row) for row in rows).items():
@@ -384,10 +374,8 @@ class ConfigTable(Table[R]):
     def _width_without_configs(
         self, rows: Sequence[R], columns: Sequence[Column[R]], keep_intervals: bool = False
     ) -> int:
-        """Return the least width of all columns but the configs, with the gap after each column.
-
-        With `keep_intervals`, the intervals of numbers do not wrap.
-        """
+        """Return the least width of all columns but the configs, with the gap after each column. With `keep_intervals`,
+        the intervals of numbers do not wrap."""
         rows_with_figures = [row for row in rows if not self.why_no_figures(row)]
         least = [column.least_width(rows) for column in cell_columns(map(self.cell, rows), self.cell)]
         least += [column.least_width(rows_with_figures, keep_intervals) for column in columns if column.on != "page"]
@@ -420,10 +408,8 @@ class ConfigTable(Table[R]):
 
 
 def between_rungs(config: str, width: int) -> str:
-    """Wrap a config's name, or the rungs that it adds, between rungs to lines of at most `width` columns.
-
-    A line is wider if it holds a single rung that does not fit.
-    """
+    """Wrap a config's name, or the rungs that it adds, between rungs to lines of at most `width` columns. A line is
+    wider if it holds a single rung that does not fit."""
     plus = " + " if " + " in config else "+"
     first, *rungs = config.split(plus)
     lines = [first]

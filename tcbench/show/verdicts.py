@@ -1,7 +1,5 @@
-"""Verdicts and statuses as sign, word, tone and icon, the same on the console, in charts and on the page.
-
-Each word has a sign or an icon next to it, so that nothing depends on colour.
-"""
+"""Verdicts and statuses as sign, word, tone and icon, the same on the console, in charts and on the page. Each word has
+a sign or an icon next to it, so that nothing depends on colour."""
 
 import re
 from collections.abc import Mapping

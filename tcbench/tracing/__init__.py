@@ -1,7 +1,6 @@
 """Timelines from files that Nsight Systems, CUPTI or tcbench itself recorded, and Chrome traces.
 
-This package converts recordings to `Timeline`s. It does not analyse them.
-"""
+This package converts recordings to `Timeline`s. It does not analyse them."""
 
 import tempfile
 from pathlib import Path

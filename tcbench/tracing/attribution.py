@@ -4,8 +4,7 @@
 - A launch by another thread (PyTorch has one for the backward pass) counts too, if its stream is one to which the
   thread of the steps launches within phases. Activities in other streams, such as the input's, belong to no phase.
 - A node of a captured graph belongs to the phase in which it was captured, if known, else to the phase that launched
-  the graph.
-"""
+  the graph."""
 
 import bisect
 from collections.abc import Callable, Sequence

@@ -2,8 +2,7 @@
 
 The schema of the export differs between versions, and tables without rows are missing, so tables and columns are looked
 up first. Sources: Nsight Systems User Guide, sections "CLI Profile Command Switch Options" and "SQLite Schema
-Reference". NVTX push/pop ranges, which nest within a thread, have the event type 59, marks have 34.
-"""
+Reference". NVTX push/pop ranges, which nest within a thread, have the event type 59, marks have 34."""
 
 from __future__ import annotations
 

@@ -3,8 +3,7 @@
 A trace has one process per timeline and one thread per lane and row. Each span is a complete event (`"ph": "X"`, times
 in microseconds: "Trace Event Format", section "Complete Events"), with all fields of the span in its `args`, so that
 reading returns exactly what was written. The other fields of a timeline are in `otherData.tcbench`, with the version of
-this format.
-"""
+this format."""
 
 import dataclasses
 import gzip

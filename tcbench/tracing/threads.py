@@ -8,8 +8,7 @@ the worker would compete for its interpreter lock.
 Resolution: the sum of a thread's spans is exact to a scheduler tick (1 to 4 ms). The position of a span is less exact.
 A thread that was on a CPU for d nanoseconds since the last sample is shown as working in the last d before this sample.
 The edges may be off by a sampling interval, and by a tick for a thread that is never interrupted, since the kernel
-updates the count only at ticks and context switches. A thread that waits for a CPU is not working.
-"""
+updates the count only at ticks and context switches. A thread that waits for a CPU is not working."""
 
 import contextlib
 import os

@@ -38,8 +38,7 @@ def claims(
     Examples:
     tcbench claims                                    the newest run
     tcbench claims results/*/naruse2018-*.jsonl --format markdown
-    tcbench claims results --scenario my.toml         by the [[claim]] tables of your own scenario
-    """
+    tcbench claims results --scenario my.toml         by the [[claim]] tables of your own scenario"""
     from tcbench.analysis.bottleneck import explain_timeline
     from tcbench.analysis.claims import by_timelines, scorecards
     from tcbench.commands.claims import table

@@ -124,10 +124,8 @@ def markdown(cards: Sequence[Scorecard]) -> str:
 
 
 def to_json(cards: Sequence[Scorecard]) -> str:
-    """Return the scorecards as JSON of version 2, in which an open limit is null.
-
-    In version 1, a ratio over several trials was the one at the median step.
-    """
+    """Return the scorecards as JSON of version 2, in which an open limit is null. In version 1, a ratio over several
+    trials was the one at the median step."""
     lines = [*notes(cards), *missing(cards)]
     return document("tcbench-claims", 2, scorecards=list(map(_card_json, cards)), notes=lines)
 
@@ -174,10 +172,8 @@ def _why(outcome: BatchSizeOutcome) -> str:
 
 
 def measured(evaluated: EvaluatedClaim) -> str:
-    """Return the figures behind a claim's outcome for each batch size; the reason if there are none.
-
-    Batch sizes with equal figures are joined: "8, 16: 1.52× (1.49 to 1.55)".
-    """
+    """Return the figures behind a claim's outcome for each batch size; the reason if there are none. Batch sizes with
+    equal figures are joined: "8, 16: 1.52× (1.49 to 1.55)"."""
     if not evaluated.batch_sizes:
         return evaluated.why
     sizes_by_text = grouped(
@@ -190,8 +186,7 @@ def _figures(claim: Claim, outcome: BatchSizeOutcome) -> str:
     """Return the ratio at one batch size with its interval, "1.52× (1.49 to 1.55)".
 
     A limit of the claim is added if the interval includes it, the configs if the claim is about the best of several,
-    and the reason of the outcome unless it rests on one trial.
-    """
+    and the reason of the outcome unless it rests on one trial."""
     parts = []
     if (interval := outcome.ratio) is not None:
         value, low, high = map(number, (interval.value, interval.low, interval.high))

@@ -256,9 +256,8 @@ class ComparisonReport(Comparison):
 
     @property
     def headline(self) -> str:
-        """The count of verdicts: `1 regression, 2 inconclusive, 17 pass at a threshold of 3%`.
-
-        If nothing is settled, it says that first."""
+        """The count of verdicts: `1 regression, 2 inconclusive, 17 pass at a threshold of 3%`. If nothing is settled,
+        it says that first."""
         counts = ", ".join(f"{n} {verdict}" for verdict, n in self.verdicts.items()) or "nothing to compare"
         loud = "NOT SETTLED: no cell was decided: " if self.unsettled else ""
         return f"{loud}{counts} at a threshold of {threshold(self.rule.threshold)}"

@@ -1,5 +1,4 @@
 """A comparison as a forest plot, a row per cell with its ratio, interval and verdict; and the page's section of it.
-
 Knows nothing of how a verdict came about."""
 
 import itertools
@@ -146,9 +145,8 @@ class _Block:
 
 
 def _axis_limits(ratios: Sequence[Interval], points: Sequence[float | None]) -> tuple[float, float]:
-    """Return the limits of the ratio axis, which all blocks share.
-
-    The axis is logarithmic, so that a factor of 2 is as far from 1 as a factor of 1/2."""
+    """Return the limits of the ratio axis, which all blocks share. The axis is logarithmic, so that a factor of 2 is as
+    far from 1 as a factor of 1/2."""
     drawn = [point for point in points if point is not None]
     low, high = min([*drawn, 1 / _LEAST]), max([*drawn, _LEAST])
     ends = [max(ratio.low, low / _CUT) for ratio in ratios] + [min(ratio.high, high * _CUT) for ratio in ratios]
@@ -218,8 +216,7 @@ def _small_print(report: ComparisonReport) -> list[str]:
 def _frame(axes: Axes, block: _Block, ends: tuple[float, float], worst: float) -> None:
     """Draw the axes of a block: ratios along x, names along y, lines at 1 and at the threshold.
 
-    `ends` are the limits of the ratios, and `worst` is the ratio at the threshold where more is better.
-    """
+    `ends` are the limits of the ratios, and `worst` is the ratio at the threshold where more is better."""
     axes.set_xscale("log")
     axes.set_xlim(ends)
     axes.set_ylim(block.tops[-1], 0)
@@ -260,8 +257,7 @@ def _write_verdicts(axes: Axes, block: _Block, figures: float) -> None:
 def _draw_row(axes: Axes, row: _Row, place: float, figures: float) -> None:
     """Draw a row's ratio and interval; for a cell without a ratio, write the reason.
 
-    `place` is the row's height on the y axis in inches, and `figures` the width of the column of ratios in points.
-    """
+    `place` is the row's height on the y axis in inches, and `figures` the width of the column of ratios in points."""
     low, high = axes.get_xlim()
     if row.point is None:
         room = axes.bbox.width / DPI + figures / 72 - 0.2

@@ -45,8 +45,7 @@ def compare(
     tcbench compare cpu-20261120-101500 cpu-20261121-093000      by the ids of runs
     tcbench compare --baseline main                              the newest run with the baseline 'main'
     tcbench compare --baseline main --format github --strict     in CI
-    tcbench compare v100/ h200/ --allow all --metric throughput,energy
-    """
+    tcbench compare v100/ h200/ --allow all --metric throughput,energy"""
     from tcbench.analysis.compare import compare as compared
     from tcbench.analysis.verdict import Rule
     from tcbench.run import gate_file

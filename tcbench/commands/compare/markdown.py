@@ -75,8 +75,7 @@ def _why(cell: CellReport) -> str:
 def _part(summary: str | None, rows: Iterable[str], room: int) -> str:
     """Return the rows as one text of at most `room` characters; rows that do not fit are counted.
 
-    With `summary`, the rows are folded away under it. Without rows, return an empty text.
-    """
+    With `summary`, the rows are folded away under it. Without rows, return an empty text."""
     rows = list(rows)
     if not rows:
         return ""

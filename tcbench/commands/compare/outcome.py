@@ -172,9 +172,8 @@ def retry_command(context: typer.Context) -> str:
 
 
 def present(comparison: Comparison, labels: Labels, format_: Format, output: Path | None, details: bool) -> None:
-    """Show a comparison in the format and file that the options ask for.
-
-    Raises StoreError if the file cannot be written; everything else has been shown by then."""
+    """Show a comparison in the format and file that the options ask for. Raises StoreError if the file cannot be
+    written; everything else has been shown by then."""
     from tcbench.commands.compare import github, junit, markdown, table
     from tcbench.commands.compare.cell_report import ComparisonReport, comparison_report
 
@@ -218,9 +217,8 @@ def _is_picture(path: Path) -> bool:
 
 
 def check_output(path: Path | None) -> None:
-    """Check that the output file can be written and create its folder, before the command does any work.
-
-    Raises StoreError and SelectionError."""
+    """Check that the output file can be written and create its folder, before the command does any work. Raises
+    StoreError and SelectionError."""
     if path is None or path == streams.STANDARD_OUTPUT:
         return
     if _is_picture(path):

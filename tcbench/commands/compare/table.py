@@ -57,10 +57,8 @@ def _remarks(report: ComparisonReport) -> list[str]:
 
 
 def figure_columns(unit: str = "") -> tuple[Column[CellReport], ...]:
-    """Return the columns for both sides' figures, their ratio and the change, as in every format.
-
-    `unit` is appended to the headings of the figures.
-    """
+    """Return the columns for both sides' figures, their ratio and the change, as in every format. `unit` is appended to
+    the headings of the figures."""
 
     def side(name: str) -> Column[CellReport]:
         return Column(f"{name}{unit}", lambda cell: Field(*cell.side_figure(name)), NUMBER)

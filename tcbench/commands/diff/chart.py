@@ -1,7 +1,5 @@
 """A step's change as a waterfall chart, from the base's step over each part to the current one; and the page's section
-of it.
-
-Knows nothing of how parts came about."""
+of it. Knows nothing of how parts came about."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -56,8 +56,7 @@ def diff(
     tcbench diff before.json.gz after.json.gz           phases, layers, kernels
     tcbench diff before.jsonl after.jsonl --config fp32 --bs 8
     tcbench diff RUN --config fp32 --to fp32+nhwc       what a rung changed
-    tcbench diff before.jsonl after.jsonl -o diff.png   a waterfall
-    """
+    tcbench diff before.jsonl after.jsonl -o diff.png   a waterfall"""
     from tcbench.commands.diff.table import head, headline, notes, simulation_notes, tables, to_json
     from tcbench.core import store
 
@@ -153,9 +152,7 @@ def _record_diffs(
 
 
 def _cells(path: Path, records: Sequence[Record]) -> dict[tuple[str, int, int], list[Record]]:
-    """Return the records of each cell, by the cell's name.
-
-    Raises SelectionError if two cells share the name."""
+    """Return the records of each cell, by the cell's name. Raises SelectionError if two cells share the name."""
     from tcbench.analysis.summary import group_by_cell
 
     cells: dict[tuple[str, int, int], list[Record]] = {}

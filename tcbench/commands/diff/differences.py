@@ -84,9 +84,8 @@ class Level:
 
 @dataclass(frozen=True)
 class DiffSide:
-    """One side of a diff: names of its cell and device, and its number of trials and steps.
-
-    `bottleneck` is set for records with a profiled pass."""
+    """One side of a diff: names of its cell and device, and its number of trials and steps. `bottleneck` is set for
+    records with a profiled pass."""
 
     label: str
     device_name: str
@@ -99,9 +98,8 @@ class DiffSide:
 
 @dataclass(frozen=True)
 class Diff:
-    """A step's change between two sides: the step and its levels, coarse to fine.
-
-    `differences` lists what else the sides do not share, except for the config."""
+    """A step's change between two sides: the step and its levels, coarse to fine. `differences` lists what else the
+    sides do not share, except for the config."""
 
     base: DiffSide
     current: DiffSide
@@ -170,10 +168,8 @@ def _rescaled(mean_s: float, times_s: Sequence[float]) -> list[float]:
 def _part_of_trials(
     name: str, phase: str | None, base_s: Sequence[float] | None, current_s: Sequence[float] | None
 ) -> StepPart:
-    """Return a part from its times in seconds in the trials of each side (None: the side does not have the part).
-
-    It has an interval only if both sides have at least two trials.
-    """
+    """Return a part from its times in seconds in the trials of each side (None: the side does not have the part). It
+    has an interval only if both sides have at least two trials."""
     change = None
     if base_s and current_s and min(len(base_s), len(current_s)) >= LEAST_TRIALS:
         change = welch.difference(current_s, base_s)
@@ -309,9 +305,7 @@ def _in_steps(timeline: Timeline, spans: Iterable[Span]) -> Iterable[Span]:
 
 def _merged(base: _PerPart, current: _PerPart, *, launches: tuple[_PerPart, _PerPart] = ({}, {})) -> list[StepPart]:
     """Return a part for each key of `base` and `current`, which hold seconds per step, unless it takes no time on both.
-
-    `launches` has the launches per step of both sides.
-    """
+    `launches` has the launches per step of both sides."""
     return [
         StepPart(*key, base.get(key), current.get(key), None, *(counts.get(key) for counts in launches))
         for key in {**base, **current}

@@ -61,10 +61,8 @@ def share(diff: Diff, part: StepPart) -> str:
 
 
 def shown_parts(level: Level, top: int) -> tuple[list[StepPart], StepPart | None]:
-    """Return the `top` parts that changed most, and the sum of all others as one part.
-
-    A single other part is returned among the first ones, with None in place of the sum.
-    """
+    """Return the `top` parts that changed most, and the sum of all others as one part. A single other part is returned
+    among the first ones, with None in place of the sum."""
     parts, rest = list(level.parts[:top]), level.parts[top:]
     if len(rest) < 2:  # one line for one part
         return list(level.parts[: top + 1]), None
@@ -115,9 +113,8 @@ _TIME = Kind(lambda seconds: signed(seconds).removeprefix("+"))
 
 
 def fate(part: StepPart) -> str:
-    """Return what became of the part, with its interval if there is one: `grew (+1.9 ms to +2.4 ms)`.
-
-    A change that is not certain `may be noise`."""
+    """Return what became of the part, with its interval if there is one: `grew (+1.9 ms to +2.4 ms)`. A change that is
+    not certain `may be noise`."""
     if part.change is None:
         return part.kind
     return f"{part.kind if part.decided else 'may be noise'} ({limits(part.change, signed)})"

@@ -11,8 +11,7 @@ def doctor(format_: options.TableOrJson = options.FORMAT) -> None:
     """Check what is installed here, what is missing, and what would spoil a measurement; show the command that fixes
     each.
 
-    Exit code: 0; 1 if tcbench cannot run at all; 2 if CUDA packages are installed but cannot be used here.
-    """
+    Exit code: 0; 1 if tcbench cannot run at all; 2 if CUDA packages are installed but cannot be used here."""
     from tcbench.commands.doctor import table
     from tcbench.run import checkup
 

@@ -1,7 +1,5 @@
 """The host's time in a step as a chart, stacked phases per config and batch size with the verdict; and the page's
-section on what limits each cell and what to try next.
-
-Knows nothing of how a verdict came about."""
+section on what limits each cell and what to try next. Knows nothing of how a verdict came about."""
 
 import functools
 import math
@@ -217,8 +215,7 @@ def would_help(cell: Explanation, fallback: str = "") -> Paragraph:
     """Return a sentence on the rung to try next and its expected gain, and on the rungs that were slower.
 
     `fallback` names what may help if no rung is advised. The paragraph is empty if no rung is advised or undecided, and
-    the cell has no profiled pass or trains the user's own step.
-    """
+    the cell has no profiled pass or trains the user's own step."""
     slower = slower_rungs(cell)
     if cell.advice:
         name, colon, expected = next_rung_words(cell).partition(":")
@@ -235,9 +232,8 @@ def would_help(cell: Explanation, fallback: str = "") -> Paragraph:
 
 
 def next_rung_words(cell: Explanation) -> str:
-    """Return the next rung in words: "+ dali: 70.1 images/s expected (65.2 to 75.4), 1.19× the present rate".
-
-    Empty if no rung is advised."""
+    """Return the next rung in words: "+ dali: 70.1 images/s expected (65.2 to 75.4), 1.19× the present rate". Empty if
+    no rung is advised."""
     if cell.advice is None or cell.bottleneck is None:
         return ""
     name, expected = kept_together(rung_change(cell.advice)), cell.advice.expected

@@ -37,8 +37,7 @@ def explain(
     Examples:
     tcbench explain                                   the newest run
     tcbench explain results/*/naruse2018-*.jsonl --details
-    tcbench explain profile.json.gz                   what a timeline shows
-    """
+    tcbench explain profile.json.gz                   what a timeline shows"""
     from tcbench.commands.explain import table
     from tcbench.commands.forecast import forecast
     from tcbench.run import prediction

@@ -1,6 +1,5 @@
-"""The text output of `tcbench explain`: a table of cells with the limit of each, notes, and JSON.
-
-Also the description of a timeline in lines, for commands that show one."""
+"""The text output of `tcbench explain`: a table of cells with the limit of each, notes, and JSON. Also the description
+of a timeline in lines, for commands that show one."""
 
 from __future__ import annotations
 
@@ -97,10 +96,8 @@ def speed_columns(explanations: Sequence[Explanation]) -> tuple[Column[Explanati
 
 
 def advice_columns(explanations: Sequence[Explanation]) -> tuple[Column[Explanation], ...]:
-    """Return the columns with the rung to try next, its expected and its measured throughput.
-
-    Columns without any value are left out.
-    """
+    """Return the columns with the rung to try next, its expected and its measured throughput. Columns without any value
+    are left out."""
     ran = measured_or_simulated(row.summary.environment for row in explanations)
     rates: dict[str, Callable[[Explanation], Any]] = {
         "expected": lambda row: (gain := row.advice or row.undecided) and gain.expected,
@@ -125,8 +122,7 @@ class BelowRoof(NamedTuple):
     """The phase of a CPU's step that takes longest beyond the least time that the machine's ceilings allow.
 
     `share` is the share of the ceiling that this phase reaches, and `least_s` the sum of the least times of all
-    computing phases of the step.
-    """
+    computing phases of the step."""
 
     phase: str
     share: float
@@ -155,8 +151,7 @@ def _possible_gain(explanations: Sequence[Explanation]) -> list[str]:
     """Return a note on how much faster the machine's ceilings allow the fastest cell to be.
 
     If no ceilings are stored, the note says how to measure those of a CPU; an empty list if no known
-    network ran on a CPU.
-    """
+    network ran on a CPU."""
     rated = [(e.bottleneck.images_per_s, e, below) for e in explanations if e.bottleneck and (below := below_roof(e))]
     if not rated:
         on_cpu = any(e.bottleneck and not e.bottleneck.on_gpu and model_of(e.summary.cell) for e in explanations)
@@ -174,9 +169,7 @@ def _possible_gain(explanations: Sequence[Explanation]) -> list[str]:
 
 def _next_rung(explanation: Explanation, *, with_figures: bool = False) -> Text:
     """Return the rung to try next, or a tried one whose gain is undecided, or "none known"; then the slower rungs.
-
-    `with_figures` adds the expected and the measured throughput.
-    """
+    `with_figures` adds the expected and the measured throughput."""
     gain = explanation.advice or explanation.undecided
     notes = [] if gain is explanation.advice else ["undecided"]
     if with_figures and gain and gain.expected:
@@ -202,9 +195,8 @@ def slower_rungs(explanation: Explanation) -> str:
 
 
 def checks(explanations: Sequence[Explanation]) -> Table[_Checked] | None:
-    """Return a table of the model's expectations against measurements, or None if there is nothing to check.
-
-    Rows are configs that add rungs to another config."""
+    """Return a table of the model's expectations against measurements, or None if there is nothing to check. Rows are
+    configs that add rungs to another config."""
     rows = [(e, gain) for e in explanations for gain in e.checked if gain.expected is not None]
     # Only the smallest steps up from each config: a larger step is the sum of such steps.
     nearest = {cell: min(more) for cell, more in grouped((e.summary.cell, len(gain.added)) for e, gain in rows).items()}

@@ -35,8 +35,7 @@ def export(
     tcbench export -o trials.csv                              the newest run, a row per trial
     tcbench export results --per step -o steps.parquet
     tcbench export --format github-action-benchmark -o output.json
-    tcbench export --format bencher | bencher run --adapter json ...
-    """
+    tcbench export --format bencher | bencher run --adapter json ..."""
     from tcbench.commands.export import formats
 
     ending = "" if output is None else output.suffix.lower()

@@ -207,9 +207,8 @@ def _without_formula(value: str) -> str:
 
 
 def to_parquet(records: Sequence[Record], per: str) -> bytes:
-    """Return the records as a Parquet file with one row per trial, cell or step (`per`).
-
-    Raises SelectionError if pyarrow is missing."""
+    """Return the records as a Parquet file with one row per trial, cell or step (`per`). Raises SelectionError if
+    pyarrow is missing."""
     try:
         importlib.import_module("pyarrow")
     except ImportError:
@@ -227,10 +226,8 @@ def to_parquet(records: Sequence[Record], per: str) -> bytes:
 
 
 def _type(values: Sequence[Any]) -> Any:
-    """Return the pandas type of a column with these values; None stands for a missing value.
-
-    By default, pandas would turn whole seconds into integers.
-    """
+    """Return the pandas type of a column with these values; None stands for a missing value. By default, pandas would
+    turn whole seconds into integers."""
     kinds = {type(value) for value in values if value is not None}
     if kinds == {bool}:
         return "boolean"

@@ -70,8 +70,7 @@ def forecast(
     tcbench forecast --gpu V100 --bs 128,256           ...on the talk's own GPU: what fits into its 16 GB
     tcbench forecast beyond --gpu B200 --config '*cuda_graph*' --details
     tcbench forecast --gpu my-gpu.json --json
-    tcbench forecast --device cpu --model vgg16 --bs 4,16 --image-size 224    this machine, without running it
-    """
+    tcbench forecast --device cpu --model vgg16 --bs 4,16 --image-size 224    this machine, without running it"""
     if chosen.device:
         if gpu:
             raise SelectionError("--device cpu forecasts this machine only; omit --gpu")
@@ -99,10 +98,8 @@ def _forecast(gpu: str, chosen: Selection, fresh: bool, quiet: bool) -> Forecast
 
 
 def _print_here(chosen: Selection, fresh: bool, quiet: bool, json: bool, details: bool) -> None:
-    """Predict the step times of the selected cells on this machine's CPU, and print them as a table or JSON.
-
-    Raises SelectionError if the device is not the CPU.
-    """
+    """Predict the step times of the selected cells on this machine's CPU, and print them as a table or JSON. Raises
+    SelectionError if the device is not the CPU."""
     from tcbench.commands.forecast.step_times import headline, notes, reasons, table, to_json
     from tcbench.engine.api import host_device
     from tcbench.run import images, prediction

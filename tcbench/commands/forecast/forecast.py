@@ -23,8 +23,7 @@ class WorkForecast:
     """A distinct operation of a step, which is launched `count` times.
 
     `floor_s` and `expected_s` are per launch: the least time by the roofline, and the time expected from the share of
-    their peak rates that such GPUs attain.
-    """
+    their peak rates that such GPUs attain."""
 
     work: Work
     count: int

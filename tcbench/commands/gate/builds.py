@@ -68,9 +68,8 @@ class Build:
         return replace(self.launch, variables={**self.launch.variables, messages.SIDE: self.name})
 
     def check_cells(self, cells: Iterable[Cell]) -> None:
-        """Raise BuildError if a cell sets a field that the worker does not read.
-
-        The worker would silently measure a different cell under the same name."""
+        """Raise BuildError if a cell sets a field that the worker does not read. The worker would silently measure a
+        different cell under the same name."""
         fields = self.cell_fields
         unread = [field for field in msgspec.structs.fields(Cell) if fields and field.name not in fields]
         for cell, field in itertools.product(cells, unread):
@@ -237,9 +236,8 @@ def _probed(build: Build, option: str) -> Build:
 
 @contextlib.contextmanager
 def _scratch_folder() -> Iterator[Path]:
-    """Yield a folder for this gate's worktrees and caches, and remove it at the end.
-
-    Folders left by killed gates are removed first."""
+    """Yield a folder for this gate's worktrees and caches, and remove it at the end. Folders left by killed gates are
+    removed first."""
     parent = cache_folder()
     with contextlib.ExitStack() as stack:
         try:

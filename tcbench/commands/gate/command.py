@@ -112,8 +112,7 @@ def gate(
     tcbench gate ./my_step.toml --base HEAD            your own step, before a commit
     tcbench gate --base v1.0 --current v1.1 --bs 8 --budget 30m --format github
     tcbench gate --base-python old/bin/python          the same code with other libraries
-    tcbench gate ./my_step.toml --bisect v1.0..main    the commit that made it slower
-    """
+    tcbench gate ./my_step.toml --bisect v1.0..main    the commit that made it slower"""
     from tcbench.analysis.verdict import Rule
     from tcbench.commands.gate import builds, turns
     from tcbench.run import gate_file, images
@@ -225,9 +224,8 @@ def _gate_to_resume(folder: Path, question: GateQuestion, say: Callable[[str], N
 
 
 def _expected(plan: Plan, question: GateQuestion, out: Path, budget_s: float | None) -> tuple[str, TimeLeft]:
-    """Return the number of trials and the duration that a gate may need, in words, and the estimate behind them.
-
-    The estimate uses the newest run on this machine, or else a guess."""
+    """Return the number of trials and the duration that a gate may need, in words, and the estimate behind them. The
+    estimate uses the newest run on this machine, or else a guess."""
     from tcbench.hardware import load
     from tcbench.run.eta import estimate
     from tcbench.show.format import counted, duration

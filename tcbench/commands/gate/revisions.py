@@ -1,6 +1,5 @@
-"""Revisions of the user's project, each checked out in the gate's folder with its own environment.
-
-The user's own checkout is only read."""
+"""Revisions of the user's project, each checked out in the gate's folder with its own environment. The user's own
+checkout is only read."""
 
 import contextlib
 import hashlib

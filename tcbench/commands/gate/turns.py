@@ -119,9 +119,8 @@ def run_trials(runners: Sequence[Runner], planned: PlannedCell, numbers: Sequenc
 
 
 def time_candidates(runners: Iterable[Runner], planned: PlannedCell) -> None:
-    """Let each side time its candidate kernels for the cell, in minimal trials that do not count.
-
-    From their first real trial on, both sides then choose kernels by the same times."""
+    """Let each side time its candidate kernels for the cell, in minimal trials that do not count. From their first real
+    trial on, both sides then choose kernels by the same times."""
     measure = msgspec.structs.replace(
         planned.cell.measure, max_time_s=1e-3, min_warmup_steps=1, max_warmup_steps=1, min_timed_steps=1
     )

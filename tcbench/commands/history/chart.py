@@ -47,9 +47,8 @@ _INKS: dict[Verdict, str] = {"regression": LOSS, "improved": GAIN}
 
 
 def history_chart(history: History) -> Figure:
-    """Draw a strip per cell, by setting and batch size. If there are too many, cells that regressed come first.
-
-    Raises SelectionError if there is nothing to draw."""
+    """Draw a strip per cell, by setting and batch size. If there are too many, cells that regressed come first. Raises
+    SelectionError if there is nothing to draw."""
     if not history.cells:
         raise SelectionError("no results to plot; measure some with `tcbench run`")
     newest = history.revisions[-MAX_REVISIONS:]
@@ -149,10 +148,8 @@ def _points_at(cell: CellHistory, revisions: Sequence[Revision]) -> tuple[Histor
 
 
 def _rate_limits(points: Sequence[HistoryPoint]) -> tuple[float, float]:
-    """Return the lowest and highest images/s that a strip shows. Very long whiskers are cut.
-
-    (1, 1) if no point has a throughput.
-    """
+    """Return the lowest and highest images/s that a strip shows. Very long whiskers are cut. (1, 1) if no point has a
+    throughput."""
     rates = [point.images_per_s for point in points if point.images_per_s is not None]
     if not rates:
         return 1.0, 1.0
@@ -185,9 +182,8 @@ def _frame(axes: Axes, cell: CellHistory, points: Sequence[HistoryPoint], span: 
 
 
 def _ticks(low: float, high: float, line: float) -> list[float]:
-    """Return two to four round numbers of images/s.
-
-    They are at least `line` apart (a share of the height), and half of that from the ends."""
+    """Return two to four round numbers of images/s. They are at least `line` apart (a share of the height), and half of
+    that from the ends."""
     edge = (high / low) ** (line / 2)
     values: list[float] = []
     for bins in (3, 4, 5, 6):

@@ -42,8 +42,7 @@ def history(
     tcbench history                                   this machine's runs
     tcbench history results/                          every run there
     tcbench history --config 'fp16*' --bs 256 -o history.png
-    tcbench history results/h200 --threshold 5% --json
-    """
+    tcbench history results/h200 --threshold 5% --json"""
     from tcbench.analysis.verdict import Rule
     from tcbench.commands.history.history import build_history
     from tcbench.commands.history.table import blocks, notes, to_json, verdict

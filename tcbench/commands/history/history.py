@@ -1,6 +1,5 @@
-"""The history of a cell: its trials at each commit, and the changes between commits, judged as in any comparison.
-
-Pure functions."""
+"""The history of a cell: its trials at each commit, and the changes between commits, judged as in any comparison. Pure
+functions."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -148,18 +147,15 @@ def _by_stack(
     records: Sequence[Record], codes: Mapping[int, CodeVersion], beneath: Mapping[str, tuple[str, ...]]
 ) -> dict[tuple[str, ...], list[Record]]:
     """Return a cell's records by software stack if any revision was measured on several stacks; else all under ().
-
-    `codes` has the code of each record by its id(), and `beneath` the stack of each run.
-    """
+    `codes` has the code of each record by its id(), and `beneath` the stack of each run."""
     stacks = grouped((beneath.get(record.run_id, ()), record) for record in records)
     pairs = {(codes[id(record)], stack) for stack, group in stacks.items() for record in group}
     return stacks if len(pairs) > len({code for code, _ in pairs}) else {(): list(records)}
 
 
 def _codes(records: Sequence[Record]) -> dict[int, CodeVersion]:
-    """Return each record's code by the record's id().
-
-    A trial without an environment belongs to the code that its run reported before."""
+    """Return each record's code by the record's id(). A trial without an environment belongs to the code that its run
+    reported before."""
     codes: dict[int, CodeVersion] = {}
     last = environments(records)
     for record in sorted(records, key=lambda record: record.started_at):
@@ -200,8 +196,7 @@ def _by_ancestry(codes: Sequence[CodeVersion], places: Mapping[str, int]) -> lis
     """Return codes with the commits that git knows in order of ancestry.
 
     The known commits swap places among themselves, and unknown ones stay where they are. Commits of a project and of
-    tcbench are ordered separately.
-    """
+    tcbench are ordered separately."""
 
     def place(code: CodeVersion) -> tuple[int, bool]:
         """Return a sort key: the commit's place, or -1 if git does not know it. Changed files come after it."""

@@ -64,8 +64,7 @@ def sparkline(points: Sequence[HistoryPoint]) -> str:
     """Return the throughput of a cell as block characters, one per point.
 
     A cross stands for a point without throughput, and a bar marks the start of a new curve. The range is at least 10%,
-    so that noise looks like noise.
-    """
+    so that noise looks like noise."""
     rates = [point.images_per_s for point in points if point.images_per_s is not None]
     low = min(rates, default=1.0)
     span = math.log(max(max(rates, default=1.0) / low, 1.1))
@@ -113,9 +112,8 @@ def verdict(history: History) -> str:
 
 
 def to_json(history: History) -> str:
-    """Return the whole history as JSON. An open end of an interval is null.
-
-    In form 1, images/s were at the median step."""
+    """Return the whole history as JSON. An open end of an interval is null. In form 1, images/s were at the median
+    step."""
     facts = "name project_commit=code.project tcbench=code.tcbench run=code.run began_at"
     cells = [
         {
@@ -134,7 +132,6 @@ def to_json(history: History) -> str:
 
 def reason(point: HistoryPoint) -> str:
     """Return why a point has no change to show: its environment differs from the previous one's, or it has no figure.
-
     Empty for a point with a change."""
     if point.broken_by:
         return "new line: " + "; ".join(difference.says for difference in point.broken_by)

@@ -18,8 +18,7 @@ def list_(
 
     Examples:
     tcbench list
-    tcbench list --gpus
-    """
+    tcbench list --gpus"""
     if gpus:
         from tcbench.commands.list.gpus_table import show
 

@@ -130,8 +130,7 @@ def numerics(
     tcbench numerics --data /data/imagenet/train --bs 32 --device cuda:0
     tcbench numerics --ranks 4                 linear scaling and warm-up: do four ranks train like one?
     tcbench numerics --second-order           SGD and K-FAC at 1,024 images a step: which needs fewer steps?
-    tcbench numerics --rungs                  every config against the one without its last rung
-    """
+    tcbench numerics --rungs                  every config against the one without its last rung"""
     from tcbench.commands.numerics import plan
     from tcbench.commands.numerics.call import ProgramOptions
     from tcbench.core.record import DEFAULT_BACKEND

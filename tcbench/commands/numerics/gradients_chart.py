@@ -1,7 +1,5 @@
 """A chart of float16 gradients like the talk's slide 6: histograms of log2 |gradient|, the share lost at each loss
-scale, and a row of shades per layer.
-
-Draws counts; knows nothing of how they were made."""
+scale, and a row of shades per layer. Draws counts; knows nothing of how they were made."""
 
 import math
 from collections.abc import Sequence
@@ -154,10 +152,8 @@ def _exponents(axes: Axes, limits: tuple[int, int]) -> None:
 
 
 def _lost(axes: Axes, counts: dict[GradientKind, Magnitudes], safe_range: SafeScales, k: int) -> None:
-    """Draw the shares of gradients that become zero or infinite over the loss scale, and the safe scales.
-
-    `k` is log2 of the loss scale of the document.
-    """
+    """Draw the shares of gradients that become zero or infinite over the loss scale, and the safe scales. `k` is log2
+    of the loss scale of the document."""
     smallest, largest = safe_range.smallest, safe_range.largest
     low = min(-4, k - 2)
     high = max(40, (largest or 0) + 6, k + 2)

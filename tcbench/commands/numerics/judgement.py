@@ -126,10 +126,8 @@ def document_evidence(document: Document, source: str | None = None) -> Evidence
 
 
 def _training_finding(document: Document, answers: Mapping[str, Word], techniques: Sequence[str]) -> Evidence | None:
-    """Return the evidence on whether `techniques` train like the base; None if none of them was run.
-
-    `answers` are the verdicts by technique.
-    """
+    """Return the evidence on whether `techniques` train like the base; None if none of them was run. `answers` are the
+    verdicts by technique."""
     words = {answers[name] for name in techniques if name in answers}
     if not words:
         return None
@@ -287,10 +285,8 @@ def relative(log_ratio: float) -> float:
 
 
 def _limits(low: float, high: float, points: bool = False) -> str:
-    """Return the limits of an interval in percent, or with `points` in percentage points of accuracy.
-
-    Infinite or very wide intervals are named as such.
-    """
+    """Return the limits of an interval in percent, or with `points` in percentage points of accuracy. Infinite or very
+    wide intervals are named as such."""
     if not (math.isfinite(low) and math.isfinite(high)):
         return "no interval"
     if points:

@@ -64,9 +64,8 @@ _OBSERVED_STEPS = 8
 _DYNAMIC_START = 2.0**16
 """First loss scale of PyTorch's GradScaler."""
 _GROWTHS = 8
-"""Number of doublings of a dynamic scale in a run without overflow.
-
-GradScaler doubles after 2000 steps, which a short run would never reach."""
+"""Number of doublings of a dynamic scale in a run without overflow. GradScaler doubles after 2000 steps, which a short
+run would never reach."""
 _IMAGENET_SIZE = 224
 _PARITY_IMAGE, _PARITY_BATCH, _PARITY_CLASSES = 32, 8, 10
 _RUNGS = ("batched", "nhwc", "fused")

@@ -66,9 +66,8 @@ class StepsDocument(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def best_learning_rate(tuning: Sequence[MethodRun]) -> float:
-    """Return the learning rate that reaches the lowest loss in the fewest steps.
-
-    Ties are broken by the steps to the next loss, and finally by the last loss."""
+    """Return the learning rate that reaches the lowest loss in the fewest steps. Ties are broken by the steps to the
+    next loss, and finally by the last loss."""
 
     def order(run: MethodRun) -> tuple[float, ...]:
         steps = [run.steps_to(loss) or math.inf for loss in reversed(LOSSES)]

@@ -162,9 +162,8 @@ def bfloat16_line(document: Document) -> str:
 
 
 def costs_table(document: Document) -> Table[TechniqueCosts]:
-    """Return a table with each technique's time, memory and accuracy, and ratios to fp32.
-
-    With many ranks in one process, time and memory mean nothing and are left out."""
+    """Return a table with each technique's time, memory and accuracy, and ratios to fp32. With many ranks in one
+    process, time and memory mean nothing and are left out."""
     rows = judgement.costs(document)
     one_rank = document.setting.ranks == 1
 

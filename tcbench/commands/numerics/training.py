@@ -147,9 +147,8 @@ def _show(document: Document, margins: Margins, written: Sequence[Path], program
 
 
 def compare_methods(program: ProgramOptions, setting: TrainingSetting, kfac: KfacSettings, seeds: int) -> None:
-    """Tune SGD and K-FAC and train both from every seed; store the document and a chart, and show them.
-
-    Exits if a run failed."""
+    """Tune SGD and K-FAC and train both from every seed; store the document and a chart, and show them. Exits if a run
+    failed."""
     created_at = datetime.datetime.now(datetime.UTC)
     stem = program.out / program.device.machine / f"steps-{created_at:%Y%m%d-%H%M%S}"
     environment = None

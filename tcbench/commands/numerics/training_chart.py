@@ -1,7 +1,5 @@
 """Charts of training runs: the loss of each technique, its ratio to fp32's, and the final differences with their
-margins.
-
-Knows nothing of how a verdict is reached."""
+margins. Knows nothing of how a verdict is reached."""
 
 import math
 from collections.abc import Sequence
@@ -128,10 +126,8 @@ def _write_reason(axes: Axes, place: float, reason: str, room: float) -> None:
 
 
 def _curves(axes: Axes, curves: dict[str, tuple[Interval, ...]], *, bands: bool, window: int, steps: int) -> None:
-    """Draw a curve per technique with a point per `window` steps; a cross marks one that ends before `steps`.
-
-    With `bands`, intervals are drawn too.
-    """
+    """Draw a curve per technique with a point per `window` steps; a cross marks one that ends before `steps`. With
+    `bands`, intervals are drawn too."""
     for name, points in curves.items():
         line = _STYLES[name]
         x = [(i + 0.5) * window for i in range(len(points))]

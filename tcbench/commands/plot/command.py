@@ -57,8 +57,7 @@ def plot(
     tcbench plot --slide 33 -o summary.png            the talk's summary: fp32, fp16, and the fastest config
     tcbench plot --kind ladder -o ladder.pdf          the gain of each rung
     tcbench plot --kind scaling -o scaling.png        throughput and efficiency against ranks
-    tcbench plot results --by machine --config fp32,best    machines side by side
-    """
+    tcbench plot results --by machine --config fp32,best    machines side by side"""
     from tcbench.show.charts.files import save
 
     if panels == "machine" and (kind not in (None, "throughput") or slide is not None):
@@ -114,10 +113,8 @@ def _draw(
 
 
 def _newest_drawable(paths: Sequence[Path], draw: Callable[[Sequence[Record]], Any]) -> Path | None:
-    """Return the newest run, out of several in `paths`, from which `draw` can draw its figure.
-
-    None if there is only one run, or if `draw` fails for all of the 20 newest.
-    """
+    """Return the newest run, out of several in `paths`, from which `draw` can draw its figure. None if there is only
+    one run, or if `draw` fails for all of the 20 newest."""
     from tcbench.core import store
 
     runs = [run for path in paths for run in runs_by_age(path) or [path]]
@@ -129,11 +126,8 @@ def _newest_drawable(paths: Sequence[Path], draw: Callable[[Sequence[Record]], A
 
 
 def _compared_configs(configs: Sequence[str], measured: Sequence[str], base: str) -> list[str]:
-    """Return the configs for --by machine: the measured configs that match `configs`; if that is empty, the base, if
-    it ran, and "best".
-
-    Raises SelectionError for a name without a match.
-    """
+    """Return the configs for --by machine: the measured configs that match `configs`; if that is empty, the base, if it
+    ran, and "best". Raises SelectionError for a name without a match."""
     if not configs:
         return [*(config for config in measured if config == base), "best"]
     chosen = (["best"] if name == "best" else match_configs([name], measured) for name in configs)

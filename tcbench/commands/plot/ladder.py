@@ -35,8 +35,7 @@ class LadderStep:
 
     `added` are the rungs that it adds to that config; the base adds all of them. `before` and `after` are throughputs.
     `before` and `ratio` are None if no config below ran, `after` if this config has no number, and `summary` if it did
-    not run. `unsure` means that the step may have changed nothing (`summary.unsure`).
-    """
+    not run. `unsure` means that the step may have changed nothing (`summary.unsure`)."""
 
     config: str
     added: tuple[str, ...]
@@ -88,8 +87,7 @@ def derive_ladders(summaries: Sequence[CellSummary]) -> tuple[DerivedLadder, ...
 
     A config's parent is the longest other config whose rungs its own rungs begin with. A ladder is a chain of at least
     two configs, from one without parent to one without children. It is named after its base, or after its top if
-    several ladders share the base. Ablations are left out, because they change a setting instead of adding a rung.
-    """
+    several ladders share the base. Ablations are left out, because they change a setting instead of adding a rung."""
     cells = [s.cell for s in summaries if not s.cell.scenario_cudnn]
     configs = dict.fromkeys(DerivedConfig(cell.rungs, cell.config.rpartition("/")[0]) for cell in cells)
 
@@ -118,8 +116,7 @@ def climbs(summaries: Sequence[CellSummary], ladders: Sequence[DerivedLadder] | 
     """Return every ladder at every batch size of every setting, ordered by setting, ladder and batch size.
 
     Without `ladders`, derive them from the results, and leave out a ladder if its measured configs are all part of
-    another one. Ladders without any measured config are left out.
-    """
+    another one. Ladders without any measured config are left out."""
     derived = ladders is None
     ladders = derive_ladders(summaries) if ladders is None else ladders
     summaries = [s for s in summaries if not s.cell.scenario_cudnn]
@@ -136,10 +133,8 @@ def climbs(summaries: Sequence[CellSummary], ladders: Sequence[DerivedLadder] | 
     measured = [((c.setting, c.batch_size), {step.config for step in c.steps if step.summary}) for c in climbed]
 
     def is_part_of_another(i: int) -> bool:
-        """Return whether another ladder of this setting and batch size has all measured configs of climb `i`.
-
-        Of ladders with equal configs, the first is kept.
-        """
+        """Return whether another ladder of this setting and batch size has all measured configs of climb `i`. Of
+        ladders with equal configs, the first is kept."""
         place, configs = measured[i]
         return any(
             place == other_place and (configs < other or (configs == other and j < i))
@@ -152,8 +147,7 @@ def climbs(summaries: Sequence[CellSummary], ladders: Sequence[DerivedLadder] | 
 def _steps(configs: Sequence[tuple[DerivedConfig, CellSummary | None]]) -> tuple[LadderStep, ...]:
     """Return the steps of a ladder at one batch size, each compared with the last config before it that has a result.
 
-    `configs` are the ladder's configs in order with their cells, None for a cell that did not run.
-    """
+    `configs` are the ladder's configs in order with their cells, None for a cell that did not run."""
     steps = []
     below: CellSummary | None = None
     rungs_below: tuple[str, ...] = ()

@@ -40,8 +40,7 @@ def ladder_chart(
 ) -> Figure:
     """Draw each ladder as a waterfall from the base to the top, with a row per ladder and a column per batch size.
 
-    Without `ladders`, derive them from the results. Raises SelectionError if no config adds rungs to another.
-    """
+    Without `ladders`, derive them from the results. Raises SelectionError if no config adds rungs to another."""
     settings = by_setting(summaries)
     all_climbs = climbs(summaries, ladders)
     if not all_climbs:

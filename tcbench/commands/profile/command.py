@@ -93,8 +93,7 @@ def profile(
     tcbench profile fp16+dali --bs 8                   what limits it, with a picture
     tcbench profile fp16 --bs 64 --device cuda:0       with Nsight Systems where nsys is on PATH, else with CUPTI
     tcbench profile fp32 --bs 4 --tool ranges -n 10    without a profiler
-    tcbench profile fp32 --bs 8 --host                 the host's functions, for www.speedscope.app
-    """
+    tcbench profile fp32 --bs 8 --host                 the host's functions, for www.speedscope.app"""
     from tcbench.commands.profile import profiler
     from tcbench.tracing import perfetto
 
@@ -204,10 +203,8 @@ def _planned(chosen: Selection, steps: int) -> tuple[Plan, PlannedCell]:
 
 
 def _launcher(plan: Plan) -> Launcher:
-    """Return mpirun as the launcher of several ranks on this machine, where their recordings are read.
-
-    Raises SelectionError.
-    """
+    """Return mpirun as the launcher of several ranks on this machine, where their recordings are read. Raises
+    SelectionError."""
     from tcbench.run.launcher import find_for
     from tcbench.run.ranks import probe_largest
 

@@ -1,7 +1,6 @@
 """Sampling of a worker's Python functions by py-spy, into a file for www.speedscope.app.
 
-py-spy reads the stacks from outside the process, which it only stops for the moment of a sample.
-"""
+py-spy reads the stacks from outside the process, which it only stops for the moment of a sample."""
 
 import os
 import shutil
@@ -28,8 +27,7 @@ def find() -> Path | None:
 def problem(py_spy: Path) -> str | None:
     """Return in one line why py-spy cannot attach to a process here, or None if it can.
 
-    The check attaches py-spy to this process, which is not a child of py-spy, as a worker is not.
-    """
+    The check attaches py-spy to this process, which is not a child of py-spy, as a worker is not."""
     try:
         answer = process.ask([str(py_spy), "dump", "--pid", str(os.getpid())], limit_s=30)
     except (OSError, TimeoutError) as error:

@@ -39,10 +39,8 @@ _LEAST_S = 8.0
 
 @dataclass(frozen=True)
 class Recorder:
-    """The tool that records a timeline: `nsys` around the worker, or the device's own recorder `inside` it.
-
-    Without both, only tcbench's own ranges are recorded.
-    """
+    """The tool that records a timeline: `nsys` around the worker, or the device's own recorder `inside` it. Without
+    both, only tcbench's own ranges are recorded."""
 
     nsys: Nsys | None = None
     inside: str | None = None
@@ -53,8 +51,7 @@ def recorder_for(tool: str, cell: Cell) -> Recorder:
     """Return the recorder for the option --tool.
 
     On a CPU, "auto" does not choose Nsight Systems: it records no more than tcbench's own ranges, and makes steps at
-    least a quarter longer. Raises TcbenchError.
-    """
+    least a quarter longer. Raises TcbenchError."""
     kind = kind_of(cell.device)
     if cell.ranks > 1 and tool == "nsys":
         raise SelectionError("--tool nsys records one process; with --ranks, use --tool auto")
@@ -100,10 +97,8 @@ class ProfiledTrial:
     remedy: str
 
     def run(self, listen: Listener) -> Profile:
-        """Run the trial and read its recording. `listen` receives the worker's messages.
-
-        A KeyboardInterrupt ends worker and tool, and is raised again.
-        """
+        """Run the trial and read its recording. `listen` receives the worker's messages. A KeyboardInterrupt ends
+        worker and tool, and is raised again."""
         tool = self.recorder.nsys
         sampler: ThreadSampler | None = None
         with files.scratch(Path(tempfile.gettempdir())) as folder, contextlib.ExitStack() as sampling:
@@ -149,8 +144,7 @@ class ProfiledTrial:
         """Return the profile of a successful trial, read from `folder`: the recordings of all ranks, or the report of
         Nsight Systems. If that report cannot be read, the timeline has only tcbench's own ranges, and a note says why.
 
-        `work` are the activities of the worker's input threads.
-        """
+        `work` are the activities of the worker's input threads."""
         path, ranks = folder / "recording.json", record.cell.ranks
         names = [path] if ranks == 1 else [path.with_name(f"{path.name}.rank{rank}") for rank in range(ranks)]
         first, *rest = (recording.decode(name.read_bytes()) for name in names)
@@ -173,8 +167,7 @@ class ProfiledTrial:
     def _from_nsys(self, title: Any, ranges: Any, folder: Path) -> tuple[Timeline, tuple[Path, ...]]:
         """Return the timeline in Nsight Systems' report, merged with tcbench's ranges, and the copied report.
 
-        The copy is named after `stem`. Raises TraceError if there is no report.
-        """
+        The copy is named after `stem`. Raises TraceError if there is no report."""
         report = nsys.report_of(folder / "report")
         if report is None:
             raise TraceError("Nsight Systems left no report")
@@ -192,8 +185,7 @@ class ProfiledTrial:
 def _with_profiled(profiled: Callable[[int, Stepped], None], listen: Listener) -> Listener:
     """Return a listener that passes every message on to `listen`.
 
-    For each message of the profiled pass, it first calls `profiled` with the worker's process id and the message.
-    """
+    For each message of the profiled pass, it first calls `profiled` with the worker's process id and the message."""
     pid: int | None = None
 
     def follow(cell: Cell, trial: int, message: Message) -> None:
@@ -212,8 +204,7 @@ def sample_host(planned: PlannedCell, timeout_s: float, stem: Path, listen: List
     """Run one trial whose profiled pass py-spy samples.
 
     Return its record and the speedscope file, or None instead of the file if the trial failed. A KeyboardInterrupt ends
-    the worker and is raised again. Raises SelectionError if py-spy cannot be used, and TraceError without samples.
-    """
+    the worker and is raised again. Raises SelectionError if py-spy cannot be used, and TraceError without samples."""
     py_spy = host.find()
     problem = host.problem(py_spy) if py_spy else "py-spy is not installed: uv sync --extra host"
     if py_spy is None or problem is not None:

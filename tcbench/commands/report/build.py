@@ -47,8 +47,7 @@ class ReportInput:
     """The inputs of a page.
 
     `records` are one or more current records (`store.current`), with their `explanations`. `notes` are about the input
-    files. `trials_file` names the file with all trials if the page shows only MOST_TRIALS of them.
-    """
+    files. `trials_file` names the file with all trials if the page shows only MOST_TRIALS of them."""
 
     records: tuple[Record, ...]
     explanations: tuple[Explanation, ...]

@@ -57,8 +57,7 @@ def report(
     tcbench report                                    the newest run, as RUN-report.html next to it
     tcbench report results/*/naruse2018-*.jsonl -o v100.html --title "Our V100"
     tcbench report --baseline main                    with a comparison
-    tcbench report results/ profile.json.gz           several runs, and a timeline
-    """
+    tcbench report results/ profile.json.gz           several runs, and a timeline"""
     from tcbench.commands.report.build import ReportInput, build
     from tcbench.show.page.render import render
     from tcbench.show.page.settings import MOST_TRIALS
@@ -105,8 +104,7 @@ def report(
 def _timelines(inputs: Results) -> tuple[list[Timeline], list[str]]:
     """Return the timelines named on the command line and those found beside the records, newest first, and notes.
 
-    A timeline found beside records is left out, with a note, if it cannot be read or has other settings.
-    """
+    A timeline found beside records is left out, with a note, if it cannot be read or has other settings."""
     from msgspec.structs import replace
 
     from tcbench import tracing
@@ -136,8 +134,7 @@ def _timelines(inputs: Results) -> tuple[list[Timeline], list[str]]:
 def _scorecards(records: Sequence[Record], sources: Sequence[EvidenceSource]) -> tuple[Scorecard, ...]:
     """Return a scorecard for each setting of the records, by the claims of the scenarios that come with tcbench.
 
-    `sources` judge claims about training. A scorecard of any other scenario has no claims.
-    """
+    `sources` judge claims about training. A scorecard of any other scenario has no claims."""
     from tcbench.analysis.claims import ScenarioClaims, scorecards
     from tcbench.run.plan import lacking
     from tcbench.run.scenario import claims_of
@@ -159,8 +156,7 @@ def _compared(inputs: Results, base: str | None, baseline: str | None, out: Path
     them; None if there is neither.
 
     A finished gate's own comparison is used if the two sides are those of the gate. Raises NotComparableError if the
-    sides have no cell in common.
-    """
+    sides have no cell in common."""
     from tcbench.analysis.compare import compare
     from tcbench.commands.compare.outcome import check_distinct
     from tcbench.commands.diff.differences import changed_cells

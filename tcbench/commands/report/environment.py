@@ -33,8 +33,7 @@ def environment_section(records: Sequence[Record], settings: Settings) -> Sectio
 def _facts(records: Sequence[Record]) -> Iterable[tuple[str, str]]:
     """Return the facts of a machine as pairs of name and text, which joins all values if trials differ.
 
-    Unknown facts are left out. `records` are the trials of the machine.
-    """
+    Unknown facts are left out. `records` are the trials of the machine."""
     # Trials of a file share their environment object.
     environments = list({id(r.environment): r.environment for r in records if r.environment is not None}.values())
     ranks = [e.ranks for e in environments if e.ranks is not None]

@@ -36,10 +36,8 @@ def summary_section(
     more: Sequence[Paragraph],
     notes: Sequence[str],
 ) -> Section:
-    """Return the section on the fastest cell of each setting.
-
-    `more` are sentences from other sections, `notes` are about the input files.
-    """
+    """Return the section on the fastest cell of each setting. `more` are sentences from other sections, `notes` are
+    about the input files."""
     by_key = {explanation.summary.key: explanation for explanation in explanations}
     fastest = [
         _Fastest(part, winner, over_base[winner.key], by_key[winner.key], _rungs(part, winner, climbs))
@@ -136,8 +134,7 @@ def _rungs(part: SettingCells, winner: CellSummary, climbs: Sequence[Climb]) -> 
     """Return the gains of the rungs from the base to the fastest cell, `winner`, on the first ladder that contains it.
 
     If that ladder begins above the base, the first gain is that of the ladder's first measured config over the base.
-    Empty if no ladder contains the cell.
-    """
+    Empty if no ladder contains the cell."""
     steps = next((c.steps for c in climbs if any(step.summary is winner for step in c.steps)), ())
     steps = steps[: 1 + next((place for place, step in enumerate(steps) if step.summary is winner), 0)]
     base = base_config(part.summaries)
@@ -163,10 +160,8 @@ def _answers(fastest: _Fastest, over_base: Speedups) -> Iterator[tuple[str, Para
 
 
 def _gains_of_rungs(fastest: _Fastest) -> Paragraph:
-    """Return the gain of each rung of the fastest config: first those that helped, then slower and undecided ones.
-
-    If too few trials were made to judge, the rungs are in the order of the ladder.
-    """
+    """Return the gain of each rung of the fastest config: first those that helped, then slower and undecided ones. If
+    too few trials were made to judge, the rungs are in the order of the ladder."""
     if not fastest.judged:
         return say(", ".join(map(str, fastest.rungs)), ".")
     helpful = fastest.helpful
@@ -182,8 +177,7 @@ def _gains_of_rungs(fastest: _Fastest) -> Paragraph:
 def _gain_of_largest_batch(fastest: _Fastest) -> str:
     """Return how much faster the fastest config is at its largest batch size than at the next smaller one.
 
-    Empty if the fastest cell does not have the largest batch size, or if the difference is not significant.
-    """
+    Empty if the fastest cell does not have the largest batch size, or if the difference is not significant."""
     config, groups = fastest.cell.cell.config, fastest.part.by_batch_size.values()
     sizes = [s for group in groups for s in group if s.cell.config == config and s.images_per_s]
     if len(sizes) < 2 or sizes[-1] is not fastest.cell or unsure(sizes[-1], sizes[-2]):
@@ -216,8 +210,7 @@ def _doubts(fastest: _Fastest, over_base: Speedups) -> Iterator[str]:
 def _doubt(over: Interval, is_judged: bool) -> str:
     """Return "not judged" or "undecided" for a factor over the base that may be 1; empty for a certain one.
 
-    `is_judged` is whether there are enough trials to judge it. A factor without an interval counts as certain.
-    """
+    `is_judged` is whether there are enough trials to judge it. A factor without an interval counts as certain."""
     if over.low == over.high:
         return ""
     return "not judged" if not is_judged else "undecided" if over.holds(1.0) else ""

@@ -59,8 +59,7 @@ def roofline_chart(rooflines: Sequence[CellRoofline], *, all_cells: bool = False
 
     For each batch size, hollow marks show the base, and arrows lead to the fastest cell of the precision. With
     `all_cells`, the other cells have small marks, and numbers refer to the legend. A single cell's marks are labelled
-    with the names of phases and layers. Raises SelectionError for no cell.
-    """
+    with the names of phases and layers. Raises SelectionError for no cell."""
     if not rooflines:
         raise SelectionError("no cell to draw a roofline of; `tcbench run` measures some")
     provenance = provenance_of(by_setting([cell.summary for cell in rooflines]))
@@ -112,10 +111,8 @@ def _roof(cell: CellRoofline) -> tuple[Setting, ConfigPrecision]:
 
 
 def _legend(page: ChartPage, cells: Sequence[CellRoofline], base: str, *, all_cells: bool) -> Callable[[_Mark], str]:
-    """Add the legend: phases, base and fastest cell, and with `all_cells` a number for each cell.
-
-    Return a function that gives the label of a mark, or an empty text.
-    """
+    """Add the legend: phases, base and fastest cell, and with `all_cells` a number for each cell. Return a function
+    that gives the label of a mark, or an empty text."""
     phases = dict.fromkeys(part.phase for cell in cells for part in worth_showing(cell.phases))
     handles = [_handle(phase, PHASE_COLOURS.get(phase, OTHER), _MARKERS.get(phase, "P")) for phase in phases]
     sizes = {cell.summary.cell.batch_size for cell in cells}
@@ -177,8 +174,7 @@ def _draw(
 ) -> None:
     """Draw a panel: ceilings, marks and arrows, then labels of ceilings, phases and layers, the longest parts first.
 
-    An arrow leads from the base to the fastest cell of each pair. `name_of` returns the label of a mark, or "".
-    """
+    An arrow leads from the base to the fastest cell of each pair. `name_of` returns the label of a mark, or ""."""
     paired = {id(cell) for pair in pairs for cell in pair}
     unpaired = [cell for cell in cells if id(cell) not in paired]
     marks = [_Mark(cell, part, _SMALL) for cell in unpaired for part in worth_showing(cell.phases)]
@@ -279,10 +275,8 @@ def _draw_arrow(axes: Axes, start: _Mark, end: _Mark) -> list[Point]:
 
 
 def _draw_roof(axes: Axes, ceilings: Ceilings, precision: ConfigPrecision, *, is_main: bool) -> list[Bbox]:
-    """Draw a roof: bandwidth up to the ridge, then the peak; dashed unless it is the main one.
-
-    Return the boxes that it covers, in pixels.
-    """
+    """Draw a roof: bandwidth up to the ridge, then the peak; dashed unless it is the main one. Return the boxes that it
+    covers, in pixels."""
     x = np.geomspace(*axes.get_xlim(), 160)
     x = np.union1d(x, np.clip(ceilings.ridge(precision), x[0], x[-1]))
     y = [ceilings.attainable_flops_s(float(intensity), precision) for intensity in x]

@@ -50,8 +50,7 @@ def roofline(
     Examples:
     tcbench roofline                                  the newest run
     tcbench roofline results/*/cpu-*.jsonl --config fp32 --bs 8 -o fp32.svg
-    tcbench roofline profile.json.gz --layers         with the time of each layer
-    """
+    tcbench roofline profile.json.gz --layers         with the time of each layer"""
     from tcbench.analysis.summary import group_by_code, summarise
     from tcbench.commands.roofline import table
     from tcbench.commands.roofline.chart import roofline_chart

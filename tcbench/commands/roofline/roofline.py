@@ -2,8 +2,7 @@
 
 FLOPs and bytes are those of `tcbench.engine.work`. A multiply-accumulate counts as two operations. Bytes are the least
 traffic, with every operand read or written once. Both depend only on the model and on the stored type (16 or 32 bits).
-If a backend moves more than that, its rate is below the roof.
-"""
+If a backend moves more than that, its rate is below the roof."""
 
 from __future__ import annotations
 
@@ -26,8 +25,7 @@ UPDATE_FLOPS = 6
 UPDATE_BYTES = 20
 """Least bytes of the update per parameter: read g, read and write v and w, all in float32.
 
-In mixed precision g and the stored weight have two bytes each and the master weight has four, which is the same sum.
-"""
+In mixed precision g and the stored weight have two bytes each and the master weight has four, which is the same sum."""
 
 
 UNKNOWN = Ceilings("", {"fp32": math.inf}, math.inf, "not known", measured=False)
@@ -45,10 +43,8 @@ def precision_of(rungs: Iterable[str]) -> ConfigPrecision:
 
 @dataclass(frozen=True)
 class WorkPart:
-    """The work of a layer in one phase, or of a whole phase: FLOPs and least bytes for a batch.
-
-    `time_s` is None if it was not measured.
-    """
+    """The work of a layer in one phase, or of a whole phase: FLOPs and least bytes for a batch. `time_s` is None if it
+    was not measured."""
 
     name: str
     phase: str
@@ -69,8 +65,7 @@ class WorkPart:
     def share_of_roof(self, ceilings: Ceilings, precision: ConfigPrecision) -> float | None:
         """Return the achieved rate over the rate that the ceilings allow.
 
-        None without FLOPs or a time, or if the part ran faster than the ceilings allow, as with cached operands.
-        """
+        None without FLOPs or a time, or if the part ran faster than the ceilings allow, as with cached operands."""
         least_s = self.least_s(ceilings, precision) if self.flops else None
         return least_s / self.time_s if least_s and self.time_s else None
 
@@ -107,10 +102,8 @@ class CellRoofline:
         return [(part, "fp32" if part.name == "update" else self.precision) for part in parts]
 
     def reached_rates(self) -> Iterator[tuple[str, Reached]]:
-        """Yield the rates that timed parts reached: arithmetic by precision, and memory.
-
-        Memory counts only for whole phases that move more than caches hold.
-        """
+        """Yield the rates that timed parts reached: arithmetic by precision, and memory. Memory counts only for whole
+        phases that move more than caches hold."""
         for part, precision in self.timed:
             if not part.time_s:
                 continue
@@ -124,8 +117,7 @@ class CellRoofline:
 def highest_rates(rooflines: Iterable[CellRoofline]) -> dict[str, Reached]:
     """Return the highest rate that any part of these cells reached, by precision and for memory.
 
-    Cells with doubtful times, and cells whose work is declared by a step's author, do not count.
-    """
+    Cells with doubtful times, and cells whose work is declared by a step's author, do not count."""
     reliable = (r for r in rooflines if not ((r.bottleneck and r.bottleneck.doubt) or r.summary.cell.is_own))
     groups = grouped(reached for roofline in reliable for reached in roofline.reached_rates())
     return {name: max(rates, key=lambda reached: reached.rate) for name, rates in groups.items()}
@@ -133,10 +125,8 @@ def highest_rates(rooflines: Iterable[CellRoofline]) -> dict[str, Reached]:
 
 @functools.lru_cache(256)
 def layer_parts(cell: Cell) -> tuple[WorkPart, ...]:
-    """Return the work of each layer of a cell's network, forward and then backward.
-
-    Layers are named as in timelines: "block3.c/conv".
-    """
+    """Return the work of each layer of a cell's network, forward and then backward. Layers are named as in timelines:
+    "block3.c/conv"."""
     return tuple(
         WorkPart(name, phase, sum(work.flops for work in works), sum(work.bytes for work in works))
         for phase, name, works in layer_works(cell)
@@ -144,10 +134,8 @@ def layer_parts(cell: Cell) -> tuple[WorkPart, ...]:
 
 
 def phase_parts(cell: Cell, layers: Sequence[WorkPart] | None = None) -> tuple[WorkPart, ...]:
-    """Return the work of the phases forward, backward and update, and of "replay", the sum of all three.
-
-    `layers` are the cell's `layer_parts`, if the caller has them.
-    """
+    """Return the work of the phases forward, backward and update, and of "replay", the sum of all three. `layers` are
+    the cell's `layer_parts`, if the caller has them."""
     layers = layer_parts(cell) if layers is None else layers
     parameters = known_models()[cell.model].parameters(cell.n_classes)
     by_phase = {
@@ -165,8 +153,7 @@ def cell_roofline(
     """Return a cell's phases with their times from records, and its layers with times from timelines of the cell.
 
     On a CPU, a phase's time is the host's. On a GPU it is the device's, including its waits for the host, so rates are
-    lower than those of kernels. Layers have times on a CPU only, because on a GPU they cover launches, not work.
-    """
+    lower than those of kernels. Layers have times on a CPU only, because on a GPU they cover launches, not work."""
     cell = summary.cell
     timed = [t.spans_in("host", "layer") for t in timelines if t.label == cell.label and not t.spans_in("gpu")]
     steps = sum(len({span.step for span in spans}) for spans in timed)
@@ -185,10 +172,8 @@ def cell_roofline(
 
 
 def base_and_fastest(rooflines: Sequence[CellRoofline]) -> list[tuple[CellRoofline, CellRoofline]]:
-    """Return pairs of the base and the fastest cell of each precision, for each batch size of each setting.
-
-    If the base config was not measured, the base is the first cell with the fewest rungs.
-    """
+    """Return pairs of the base and the fastest cell of each precision, for each batch size of each setting. If the base
+    config was not measured, the base is the first cell with the fewest rungs."""
     name = base_config(cell.summary for cell in rooflines)
     groups = grouped(((cell.summary.setting, cell.summary.cell.batch_size), cell) for cell in rooflines)
     pairs: list[tuple[CellRoofline, CellRoofline]] = []
@@ -222,8 +207,7 @@ class PartCost:
 
     `share` is its share of a step, `bound` the ceiling that limits it, and `of_ceiling` the share of that ceiling that
     it reached. They are None if its work or the ceilings are unknown; `of_ceiling` also if it ran faster than memory
-    allows, because of caches.
-    """
+    allows, because of caches."""
 
     part: WorkPart
     share: float
@@ -234,8 +218,7 @@ class PartCost:
 def costliest(timeline: Timeline, ceilings: Ceilings | None) -> tuple[PartCost, ...]:
     """Return the costs of all parts of a step, the longest first: GPU time on a GPU, host time on a CPU.
 
-    Without `ceilings` (None), the bounds of parts are unknown. Raises SelectionError for a timeline without steps.
-    """
+    Without `ceilings` (None), the bounds of parts are unknown. Raises SelectionError for a timeline without steps."""
     record = timeline.record
     step = explain_timeline(timeline)
     spent = summed(

@@ -65,8 +65,7 @@ _FIGURES: tuple[Column[_Row], ...] = (
 def notes(rooflines: Sequence[CellRoofline], n_cells: int = 0, *, layers: bool = False) -> list[str]:
     """Return notes on how to read the tables.
 
-    `rooflines` are the cells shown, out of `n_cells`; `layers` means that layers are shown too.
-    """
+    `rooflines` are the cells shown, out of `n_cells`; `layers` means that layers are shown too."""
     lines = [
         "FLOP: a multiply-accumulate counts as two. MB: each operand moved once. least: the shortest time that the "
         "ceilings allow. A phase below the roof may contain layers at it."

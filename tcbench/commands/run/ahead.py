@@ -19,8 +19,7 @@ def build(cells: Iterable[Cell], device: str, progress: Progress) -> str:
     """Build what the trials of these cells need on a device, such as compiled kernels.
 
     Return a sentence about what was built, or an empty text if nothing was. Failures are ignored: a trial builds what
-    is missing, or reports why it cannot.
-    """
+    is missing, or reports why it cannot."""
     single_rank_cells = [cell for cell in dict.fromkeys(cells) if cell.backend == DEFAULT_BACKEND and cell.ranks == 1]
 
     def works(properties: GpuProperties) -> Iterable[tuple[Work, CudnnSettings]]:

@@ -28,8 +28,7 @@ from tcbench.show.verdicts import STATUS_BADGES
 def throughput_chart(summaries: Sequence[CellSummary], *, title: str = "", subtitle: str = "") -> Figure:
     """Draw images/s by batch size, with a panel per setting and a colour per config.
 
-    Without a title, the title is that of a whole run. Raises SelectionError if there is nothing to draw.
-    """
+    Without a title, the title is that of a whole run. Raises SelectionError if there is nothing to draw."""
     configs = list(dict.fromkeys(summary.cell.config for summary in summaries))
     settings = by_setting(summaries)
     provenance = provenance_of(settings)
@@ -85,8 +84,7 @@ def machines_chart(summaries: Sequence[CellSummary], configs: Sequence[str] = (B
     """Draw machines (or other settings) side by side: a panel per config, a group per batch size, a colour per machine.
 
     The config "best" stands for each machine's fastest config at each batch size. Raises SelectionError if there is
-    nothing to draw, or if there are more settings than colours.
-    """
+    nothing to draw, or if there are more settings than colours."""
     settings = by_setting(summaries)
     if len(settings) > len(SERIES):
         raise SelectionError(
@@ -165,8 +163,7 @@ def slide_chart(summaries: Sequence[CellSummary], slide: int) -> Figure:
     """Draw one comparison of the talk.
 
     "best" on slide 33 is the fastest config of any dtype. Configs match by their rungs in any order. Cells that did not
-    run are marked. Raises SelectionError for an unknown slide, or if none of its configs was run.
-    """
+    run are marked. Raises SelectionError for an unknown slide, or if none of its configs was run."""
     if slide not in SLIDES:
         raise SelectionError(f"--slide {slide}: expected one of {', '.join(map(str, SLIDES))}")
     title, talk, slide_configs = SLIDES[slide]
@@ -191,10 +188,8 @@ def slide_chart(summaries: Sequence[CellSummary], slide: int) -> Figure:
             yield str(batch_size), bars
 
     def best_bar(cells: Sequence[CellSummary], batch_size: int) -> Bar:
-        """Return the bar of the fastest config at a batch size, with its speed-up, and add the config to `winners`.
-
-        If no cell has a result, the bar is empty.
-        """
+        """Return the bar of the fastest config at a batch size, with its speed-up, and add the config to `winners`. If
+        no cell has a result, the bar is empty."""
         winner = best(s for s in cells if s.cell.batch_size == batch_size)
         if winner is None:
             return Bar("best", None)

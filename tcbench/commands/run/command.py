@@ -51,8 +51,7 @@ def run(
     tcbench run --config fp32 --config fp16+dali --bs 8 --trials 5
     tcbench run naruse2018 --data /data/imagenet/train --bs 32
     tcbench run scaling --ranks 1,2,4               many ranks: over MPI, or NCCL on GPUs
-    tcbench run --resume                            the same command after an interrupt: only what is missing
-    """
+    tcbench run --resume                            the same command after an interrupt: only what is missing"""
     from tcbench.core.store import run_id_suffix
     from tcbench.run import images
     from tcbench.run.launcher import find_for
@@ -78,10 +77,8 @@ _NOT_REPEATED = {"configs", "quick", "fresh_autotune", "resume", "label", "quiet
 
 
 def _start(plan: Plan, out: Path, before: Sequence[Record] = ()) -> Rounds:
-    """Return the rounds of a plan that are left to run, with an estimate of the time they take.
-
-    The estimate is based on the last run on this machine, or on the machine's present speed.
-    """
+    """Return the rounds of a plan that are left to run, with an estimate of the time they take. The estimate is based
+    on the last run on this machine, or on the machine's present speed."""
     from tcbench.hardware import load
     from tcbench.run import prediction, rounds
     from tcbench.run.inputs import recent_trials
@@ -119,8 +116,7 @@ def _run(
 ) -> bool:
     """Run a plan, store its records and show the results. Return whether some cell failed.
 
-    `all_configs` is the command that runs all configs of the scenario, if this one runs only some.
-    """
+    `all_configs` is the command that runs all configs of the scenario, if this one runs only some."""
     from tcbench.commands.run import planning
     from tcbench.commands.run.ahead import build
     from tcbench.commands.run.table import round_label
@@ -197,8 +193,7 @@ def _earlier(plan: Plan, out: Path, ending: str, allow: str | None) -> _Earlier:
     """Return the newest run of this plan to resume: its file, its records, and a line that names it.
 
     If there is none, return None, no records, and a line with the reason. Raises SelectionError if the run was measured
-    with other code, unless `allow` is "code".
-    """
+    with other code, unless `allow` is "code"."""
     from tcbench.core import store
     from tcbench.hardware.machine import other_code
     from tcbench.run.rounds import differences
@@ -223,10 +218,8 @@ def _earlier(plan: Plan, out: Path, ending: str, allow: str | None) -> _Earlier:
 
 
 def _library(plan: Plan) -> str | None:
-    """Return a line that names the library that will compute, and why no faster one will.
-
-    None if no cell uses the default backend, or if the device's kind has only one library.
-    """
+    """Return a line that names the library that will compute, and why no faster one will. None if no cell uses the
+    default backend, or if the device's kind has only one library."""
     from tcbench.core.record import DEFAULT_BACKEND
     from tcbench.engine.api import kind_of
 
@@ -246,8 +239,7 @@ def _show_results(
     """Print the results as tables or JSON, save charts beside the records at `path`, and suggest next steps.
 
     `failed` means that some cell failed. `all_configs` are the words of the command that runs all configs of the
-    scenario, if this one ran only some.
-    """
+    scenario, if this one ran only some."""
     from tcbench.analysis.summary import speedups, summarise
     from tcbench.commands.run import networks_chart, scaling_table
     from tcbench.commands.run.scaling import curves

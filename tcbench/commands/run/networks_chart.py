@@ -27,8 +27,7 @@ if TYPE_CHECKING:  # the table does not need matplotlib
 class NetworkResult:
     """A network in one setting at one batch size.
 
-    `base` and `best` are None if they were not measured. `speedup` is the best over the base.
-    """
+    `base` and `best` are None if they were not measured. `speedup` is the best over the base."""
 
     model: str
     batch_size: int
@@ -41,10 +40,8 @@ class NetworkResult:
 
 
 def network_results(summaries: Sequence[CellSummary]) -> tuple[NetworkResult, ...]:
-    """Return a result per network, setting and batch size, in the order of the summaries.
-
-    Empty if the summaries have fewer than two networks of `tcbench.engine.models`.
-    """
+    """Return a result per network, setting and batch size, in the order of the summaries. Empty if the summaries have
+    fewer than two networks of `tcbench.engine.models`."""
     cells = [summary for summary in summaries if summary.cell.model in known_models()]
     if len({summary.cell.model for summary in cells}) < 2:
         return ()

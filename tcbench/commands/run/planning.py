@@ -35,8 +35,7 @@ _STEP_UNKNOWN = "no time estimate before the first trial of your own step"
 def rounds_line(rounds: Rounds) -> str:
     """Return a line with the number of trials that are left and the time they take, if that can be estimated.
 
-    If no trial is left, the line says why: the budget is spent, all trials are done, or every cell is skipped.
-    """
+    If no trial is left, the line says why: the budget is spent, all trials are done, or every cell is skipped."""
     trials = _trials_ahead(rounds).values()
     if not trials:
         skipped = all(planned.skip_reason for planned in rounds.cells)

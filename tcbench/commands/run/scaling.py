@@ -1,7 +1,6 @@
 """Scaling over ranks: throughput, efficiency, time and bandwidth of the all-reduce, and imbalance.
 
-Figures have 95% intervals. docs/ranks.md has definitions and sources.
-"""
+Figures have 95% intervals. docs/ranks.md has definitions and sources."""
 
 import statistics
 from collections import Counter
@@ -28,8 +27,7 @@ class AllReduce:
 
     `time_s` is the time of the rank that begins last, because it does not wait for others. `bytes` are a rank's
     gradients, 0 if unknown. `overlaps` means that the all-reduce runs during other phases; `time_s` is then only the
-    part that does not overlap, and its bandwidth is unknown.
-    """
+    part that does not overlap, and its bandwidth is unknown."""
 
     time_s: Interval
     bytes: int
@@ -43,10 +41,8 @@ class AllReduce:
 
     @property
     def bus_bytes_s(self) -> Interval | None:
-        """The bus bandwidth as in nccl-tests: the algorithm bandwidth times 2 (n - 1) / n.
-
-        It is the load of each rank's link, and so comparable between different numbers of ranks.
-        """
+        """The bus bandwidth as in nccl-tests: the algorithm bandwidth times 2 (n - 1) / n. It is the load of each
+        rank's link, and so comparable between different numbers of ranks."""
         carried = self.bytes * (2 * (self.ranks - 1) / self.ranks)
         return carried / self.time_s if self.algorithm_bytes_s else None
 
@@ -61,8 +57,7 @@ class Imbalance:
     def share(self) -> float:
         """The slowest rank's time over the mean of all ranks, minus 1.
 
-        It says how much longer a step takes than with evenly shared work. POP's load balance is 1 / (1 + share).
-        """
+        It says how much longer a step takes than with evenly shared work. POP's load balance is 1 / (1 + share)."""
         return sum(map(max, self.steps)) / sum(map(statistics.fmean, self.steps)) - 1
 
     @property
@@ -91,8 +86,7 @@ class Point:
 
     `speedup` is its throughput over that of the curve's base, and `efficiency` the speed-up over the ratio of their
     ranks; both are None if a throughput is missing. `allreduce` and `imbalance` are None for one rank, and without a
-    profiled pass. `cores` are the numbers of cores to which ranks were bound.
-    """
+    profiled pass. `cores` are the numbers of cores to which ranks were bound."""
 
     summary: CellSummary
     speedup: Interval | None
@@ -128,8 +122,7 @@ class Curve:
     """A config on an increasing number of ranks.
 
     `images` is the batch size per rank (weak scaling) or the global batch (strong scaling), constant along the curve.
-    `base` is the measured cell with the fewest ranks; efficiency is relative to it.
-    """
+    `base` is the measured cell with the fewest ranks; efficiency is relative to it."""
 
     kind: Literal["weak", "strong"]
     config: str
@@ -147,8 +140,7 @@ class Curve:
 def curves(records: Iterable[Record]) -> tuple[Curve, ...]:
     """Return the scaling curves of records that have a cell of several ranks: weak scaling first, then by batch size.
 
-    A curve of strong scaling has at least two cells. `records` are the result of `store.current`.
-    """
+    A curve of strong scaling has at least two cells. `records` are the result of `store.current`."""
     records = tuple(records)
     if not any(record.cell.ranks > 1 for record in records):
         return ()
@@ -169,10 +161,8 @@ _Measured = tuple[CellSummary, Sequence[Measurement]]
 
 
 def _lines(cells: Iterable[_Measured], normalise: Callable[[Cell], Cell]) -> list[list[_Measured]]:
-    """Group cells of one machine and code that `normalise` makes equal, fewest ranks first.
-
-    Groups without a cell of several ranks are left out.
-    """
+    """Group cells of one machine and code that `normalise` makes equal, fewest ranks first. Groups without a cell of
+    several ranks are left out."""
     lines = grouped(((pair[0].machine, normalise(pair[0].cell), pair[0].codes), pair) for pair in cells)
     ordered = [sorted(line, key=lambda pair: pair[0].cell.ranks) for line in lines.values()]
     return [line for line in ordered if line[-1][0].cell.ranks > 1]
@@ -181,8 +171,7 @@ def _lines(cells: Iterable[_Measured], normalise: Callable[[Cell], Cell]) -> lis
 def _curve(kind: Literal["weak", "strong"], line: Sequence[_Measured]) -> Curve:
     """Return the curve of cells that differ by ranks only, the fewest ranks first.
 
-    Efficiencies are relative to the first cell with a throughput, the base; without one they are None.
-    """
+    Efficiencies are relative to the first cell with a throughput, the base; without one they are None."""
     base = next((summary for summary, _ in line if summary.throughput is not None), None)
     cell = line[0][0].cell
     return Curve(
@@ -196,9 +185,7 @@ def _curve(kind: Literal["weak", "strong"], line: Sequence[_Measured]) -> Curve:
 
 def _point(summary: CellSummary, base: CellSummary | None, measured: Sequence[Measurement]) -> Point:
     """Return a cell as a point of a curve, with its speed-up and efficiency relative to the base (None without base).
-
-    `measured` are the measurements of its successful trials.
-    """
+    `measured` are the measurements of its successful trials."""
     speedup = efficiency = None
     if base is not None:
         # The base relative to itself is exactly 1.
@@ -226,8 +213,7 @@ def _allreduce(summary: CellSummary, measured: Sequence[Measurement]) -> AllRedu
 def exchange_times_s(parts: Sequence[RankPart]) -> tuple[float, ...]:
     """Return the time in seconds of the all-reduce in each profiled step, without waiting: the shortest of all ranks.
 
-    The rank with the shortest time arrives last and waits for no other. Empty if a rank did not record the phase.
-    """
+    The rank with the shortest time arrives last and waits for no other. Empty if a rank did not record the phase."""
     ranks_s = [times_s(phase) for part in parts for phase in part.phases if phase.name == ALLREDUCE]
     return tuple(map(min, zip(*ranks_s, strict=False))) if len(ranks_s) == len(parts) else ()
 

@@ -48,8 +48,7 @@ def scaling_chart(curves: Sequence[Curve], *, title: str = "Scaling over ranks")
     """Draw throughput and efficiency against ranks, a row of two panels for each curve's batch size or global batch.
 
     Throughput has logarithmic axes and a dashed ideal line from each config's base.
-    Raises SelectionError if there is no measured cell of several ranks.
-    """
+    Raises SelectionError if there is no measured cell of several ranks."""
     if not curves:
         raise SelectionError(
             "no cell with several ranks in these results; measure some with `tcbench run scaling --ranks 1,2`"
@@ -116,8 +115,7 @@ def _without_number(curves: Sequence[Curve]) -> list[str]:
 def _styles(configs: Sequence[str]) -> dict[str, dict[str, Any]]:
     """Return the line style of each config: a marker, and the colour of its bars in other charts.
 
-    If that colour is taken, because bars differ by hatch only, use another shade of the dtype.
-    """
+    If that colour is taken, because bars differ by hatch only, use another shade of the dtype."""
     colours: dict[str, str] = {}
     for config in configs:
         ramp = (PEER_RAMPS if "/" in config else RAMPS)[family(config)]
@@ -183,8 +181,7 @@ def _draw(
     """Draw a line with whiskers for each curve in `line`, and the dashed ideal lines.
 
     `figure` returns the interval of a point, or None to leave the point out, and `write` formats a value for the
-    tooltip.
-    """
+    tooltip."""
     low, high = axes.get_ylim()
     end = max(point.ranks for curve in line for point in curve.points)
     for curve in line:
@@ -236,9 +233,7 @@ def scaling_section(curves: Sequence[Curve], settings: Settings, swatches: Swatc
 
 def scaling_sentence(curves: Sequence[Curve]) -> Paragraph | None:
     """Return a sentence on the fastest cell of weak scaling: its speed-up over the base, efficiency, and all-reduce.
-
-    None if no cell but the bases was measured.
-    """
+    None if no cell but the bases was measured."""
     points = [
         (point.images_per_s.value, curve, point)
         for curve in curves

@@ -40,8 +40,7 @@ def rows(curves: Sequence[Curve]) -> Iterator[CurveRow | None]:
 def columns(curves: Sequence[Curve]) -> tuple[Column[CurveRow], ...]:
     """Return the columns of the table of scaling.
 
-    Columns of throughput and speed-up are on the page only, because the console's table of results has them.
-    """
+    Columns of throughput and speed-up are on the page only, because the console's table of results has them."""
     unit = rate_unit(map(_cell, curves))
 
     def allreduce(heading: str, figure: Callable[[AllReduce], object], kind: Kind, mark: str = "") -> Column[CurveRow]:

@@ -33,8 +33,7 @@ def results_table(summaries: Sequence[CellSummary], speedups: Sequence[Interval 
 def fastest_sentence(summaries: Sequence[CellSummary], speedups: Sequence[Interval | None]) -> str:
     """Return a sentence with the speed-up of the fastest cell over the base and its certainty.
 
-    `speedups` are the ratios over the base, in the order of `summaries`. Empty if no config but the base has one.
-    """
+    `speedups` are the ratios over the base, in the order of `summaries`. Empty if no config but the base has one."""
     base = base_config(summaries)
     pairs = zip(summaries, speedups, strict=True)
     ratios = {s.key: (s, ratio) for s, ratio in pairs if ratio is not None and s.cell.config != base}
@@ -105,8 +104,7 @@ def summary_json(
     """Return the results of a run as JSON, with a row per cell.
 
     `speedups` are the ratios over the base, in the order of `summaries`, and `scaling` the curves as JSON
-    (`scaling_table.to_json`).
-    """
+    (`scaling_table.to_json`)."""
     base, columns = base_config(summaries), cells.columns(summaries)
     rows = [
         {
@@ -127,8 +125,7 @@ def summary_json(
 def round_label(rounds: Rounds) -> str:
     """Name the round of the next trial: "round 2 of at most 5". Empty if there is only one round.
 
-    The limit is the number of trials, not what a time budget allows, since that estimate changes with every trial.
-    """
+    The limit is the number of trials, not what a time budget allows, since that estimate changes with every trial."""
     if rounds.trials == 1:
         return ""
     most = "at most " * (rounds.budget_s is not None)

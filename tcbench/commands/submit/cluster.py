@@ -1,6 +1,5 @@
-"""A matrix on a cluster: a Slurm job per partition or type of GPU, each running the same `tcbench run`.
-
-Scripts are written without submitit; submitit submits them and follows the jobs."""
+"""A matrix on a cluster: a Slurm job per partition or type of GPU, each running the same `tcbench run`. Scripts are
+written without submitit; submitit submits them and follows the jobs."""
 
 import contextlib
 import io

@@ -39,10 +39,8 @@ _RESERVED = ("array", "wrap", "output", "error", "job-name", "open-mode")
 
 
 def _sbatch_options(texts: Sequence[str] | None) -> dict[str, str | bool]:
-    """Return the options of --sbatch NAME=VALUE or NAME by name; the value is True if there is none.
-
-    Raises SelectionError for an option that tcbench sets itself.
-    """
+    """Return the options of --sbatch NAME=VALUE or NAME by name; the value is True if there is none. Raises
+    SelectionError for an option that tcbench sets itself."""
     options: dict[str, str | bool] = {}
     for text in texts or ():
         name, has_value, value = text.partition("=")
@@ -105,8 +103,7 @@ def submit(
     tcbench submit naruse2018 --partition a100,h100    the same ladder on both, records in results/
     tcbench submit naruse2018 --partition gpu --gpu v100,h100 --sbatch account=me
     tcbench submit naruse2018 --partition a100,h100 --dry-run
-    tcbench submit naruse2018 --partition a100,h100 --resume    only what is missing; follows what still runs
-    """
+    tcbench submit naruse2018 --partition a100,h100 --resume    only what is missing; follows what still runs"""
     from tcbench.core.packages import Package
     from tcbench.core.store import run_id_suffix
     from tcbench.engine.api import host_device

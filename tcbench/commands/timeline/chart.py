@@ -2,8 +2,7 @@
 
 Cells are drawn below each other on one time scale, which begins at each cell's first shown step. Spans too short to be
 drawn are merged: the height of a GPU's row is then the share of each pixel in which the GPU was busy, so that gaps
-between kernels show even if they are smaller than a pixel.
-"""
+between kernels show even if they are smaller than a pixel."""
 
 import itertools
 import math
@@ -84,8 +83,7 @@ def timeline_chart(
       is left out, because it starts with an idle GPU.
     - `step`: the number of the first step to draw.
 
-    Raises SelectionError if there is nothing to draw, or for a step or part that was not recorded.
-    """
+    Raises SelectionError if there is nothing to draw, or for a step or part that was not recorded."""
     if not timelines:
         raise SelectionError("no timeline to draw; `tcbench profile` records one")
     timelines, more = first_panels(timelines, lambda timeline: timeline.label, "--config or --bs, or name fewer files")
@@ -101,8 +99,7 @@ def close_up(timeline: Timeline) -> tuple[float, float] | None:
     """Return the zoom, in ms, that shows READABLE consecutive kernels or layers with room for their names.
 
     It covers those that take longest in the first step shown. Layers count only if no kernels were recorded.
-    Return None if there are neither.
-    """
+    Return None if there are neither."""
     step = _first(timeline, None, None)
     spans = [s for s in timeline.spans_in("gpu", "kernel") or timeline.spans_in("host", "layer") if s.step == step.step]
     if not spans:
@@ -116,8 +113,7 @@ def _first(timeline: Timeline, steps: int | None, number: int | None) -> Span:
     """Return the first step to draw: the step `number`, or the one that a chart of `steps` steps begins with.
 
     That is the second recorded step, or the first if too few steps were recorded. Raises SelectionError if there is no
-    such step.
-    """
+    such step."""
     recorded = timeline.steps
     if not recorded:
         raise SelectionError(f"{timeline.label}: no steps in this timeline; nothing to draw")
@@ -138,8 +134,7 @@ def _window(
     """Return begin and end of the part to draw, in seconds after the begin of each timeline's first drawn step.
 
     `zoom` gives the part in ms; without it, the part ends with the last drawn step of the slowest cell. Raises
-    SelectionError if nothing was recorded there.
-    """
+    SelectionError if nothing was recorded there."""
     ends_s, recorded_s = [], []
     for timeline in timelines:
         first = _first(timeline, steps, step)
@@ -343,8 +338,7 @@ def _bars(
 ) -> None:
     """Draw spans as rectangles of one style, each with its name and duration as tooltip.
 
-    `places` are their begins and ends in ms; `y` and `height` are in inches from the top of the panel.
-    """
+    `places` are their begins and ends in ms; `y` and `height` are in inches from the top of the panel."""
     texts = [f"{span.name}\n{milliseconds(span.duration_s)}" for span in spans]
     boxes(axes, [(begin, end, y, y + height) for begin, end in places], texts, **style)
 
@@ -466,8 +460,7 @@ def short_name(name: str) -> str:
 def timeline_section(timelines: Sequence[Timeline], summaries: Sequence[CellSummary] = ()) -> Section | None:
     """Return the page's section on timelines; None if no timeline has a step.
 
-    A note names each timeline that seems to be from another session than the cell's run in `summaries`.
-    """
+    A note names each timeline that seems to be from another session than the cell's run in `summaries`."""
     shown = [timeline for timeline in timelines if timeline.steps]
     if not shown:
         return None

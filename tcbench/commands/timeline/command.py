@@ -64,8 +64,7 @@ def timeline(
     tcbench timeline fp32.json.gz fp16.json.gz        below each other, on one time scale
     tcbench timeline profile.json.gz --zoom 20:60 -o zoomed.svg
     tcbench timeline profile.json.gz --step 42
-    tcbench timeline run.jsonl --config 'fp32*' --bs 8  the phases of a run's steps
-    """
+    tcbench timeline run.jsonl --config 'fp32*' --bs 8  the phases of a run's steps"""
     from tcbench import tracing
     from tcbench.commands.timeline.chart import timeline_chart
     from tcbench.show.charts.files import save

@@ -70,8 +70,7 @@ class TimingModel:
     Latencies on the device, in seconds: `kernel_s` of a kernel, `convolution_s` of a convolution, `solver_row_s` of a
     row of a decomposition. `driver_s` is the host's time in the driver and in cuDNN per request, by an operation's
     `kind`, "copy" or "captured". `link_bytes_s` is the rate between the host's pinned memory and the GPU. `name`
-    identifies the model in records.
-    """
+    identifies the model in records."""
 
     card: GpuFile
     peaks: Ceilings
@@ -214,9 +213,8 @@ def _convolutions(products: Mapping[Precision, float], bandwidth: float) -> _ByC
 
 
 def _product(capability: int, precision: Precision) -> float:
-    """Return the share of the peak that a matrix product attains on a GPU of a compute capability (70 for 7.0).
-
-    For a precision that the GPU lacks, it is the share of float32."""
+    """Return the share of the peak that a matrix product attains on a GPU of a compute capability (70 for 7.0). For a
+    precision that the GPU lacks, it is the share of float32."""
     row = _nearest([row for row in rows()["product"] if precision in row], capability)
     return float(row[precision] if row["capability"] <= capability else _product(capability, "fp32"))
 

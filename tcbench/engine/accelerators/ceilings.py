@@ -3,8 +3,7 @@
 They are measured by a matrix product and a copy, and stored in the user's cache. Work that needs F floating-point
 operations and must move B bytes runs at no more than min(peak, F / B * bandwidth). F / B is its arithmetic intensity,
 in FLOP per byte. Source: S. Williams, A. Waterman, D. Patterson, "Roofline: An Insightful Visual Performance Model for
-Multicore Architectures", CACM 52(4), 2009.
-"""
+Multicore Architectures", CACM 52(4), 2009."""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -29,9 +28,8 @@ COPY_BYTES = 1 << 30
 
 
 def product(size: int, dtype: DType, math: Math = "strict") -> ConvFprop:
-    """Return a product of two size x size matrices (2 size^3 FLOP) as a 1x1 convolution.
-
-    It runs by the plans that training uses, so that training could reach the ceiling."""
+    """Return a product of two size x size matrices (2 size^3 FLOP) as a 1x1 convolution. It runs by the plans that
+    training uses, so that training could reach the ceiling."""
     return ConvFprop(Conv2d(size // 64, size, 8, 8, size, 1, 1, 1, 0, "NHWC", dtype, math))
 
 
@@ -95,8 +93,7 @@ class Ceilings(msgspec.Struct, frozen=True, omit_defaults=True):
     - `says`: where the rates come from, for people.
     - `measured`: False for published figures.
     - `reached`: rates of steps that were above these, by precision or `MEMORY`. They are the ceilings then.
-    - `lost`: the share of CPU time that other processes had during the measurement.
-    """
+    - `lost`: the share of CPU time that other processes had during the measurement."""
 
     MEMORY: ClassVar = "memory"
     """The name of the bandwidth in `reached`."""
@@ -143,9 +140,8 @@ class Ceilings(msgspec.Struct, frozen=True, omit_defaults=True):
         return max(rate, self.reached[name].rate) if name in self.reached else rate
 
     def precision(self, work: Work) -> Precision:
-        """Return the arithmetic of an operation on this device.
-
-        Everything but convolutions computes in float32, whatever it stores."""
+        """Return the arithmetic of an operation on this device. Everything but convolutions computes in float32,
+        whatever it stores."""
         conv = getattr(work, "conv", None)
         if conv is None:
             return "fp32"
@@ -176,9 +172,8 @@ class Ceilings(msgspec.Struct, frozen=True, omit_defaults=True):
         return msgspec.structs.replace(self, reached=self.reached | faster) if faster else self
 
     def best(self, other: Self) -> Self:
-        """Return ceilings with the higher rate of the two in each precision and for memory.
-
-        The higher rate counts because other work on the machine can only lower a measurement."""
+        """Return ceilings with the higher rate of the two in each precision and for memory. The higher rate counts
+        because other work on the machine can only lower a measurement."""
         rates = {name: max(m.flops_s.get(name, 0.0) for m in (self, other)) for name in self.flops_s | other.flops_s}
         bandwidth = max(self.bandwidth_bytes_s, other.bandwidth_bytes_s)
         best = msgspec.structs.replace(self, flops_s=rates, bandwidth_bytes_s=bandwidth, reached={})

@@ -57,9 +57,8 @@ class Watch(Protocol):
     """A sampler of a device's clocks, power and temperature during a trial."""
 
     def stop(self, timed_from_s: float | None, timed_to_s: float | None) -> GpuSamples:
-        """Stop sampling and return the samples.
-
-        The arguments are the begin and end of the timed pass, in seconds since the trial's start."""
+        """Stop sampling and return the samples. The arguments are the begin and end of the timed pass, in seconds since
+        the trial's start."""
 
 
 class Activities(Protocol):
@@ -211,9 +210,8 @@ class DeviceKind:
         return None
 
     def library(self) -> str | None:
-        """Return the library that computes tcbench's operations, with its version.
-
-        None if the versions of packages, which a record stores anyway, determine it."""
+        """Return the library that computes tcbench's operations, with its version. None if the versions of packages,
+        which a record stores anyway, determine it."""
         return None
 
     def shortfall(self) -> str | None:
@@ -225,9 +223,8 @@ class DeviceKind:
         return iter(())
 
     def watch(self, device: str, start: float) -> Watch | None:
-        """Start a sampler in another process; None if there is nothing to sample.
-
-        `start` is the trial's start by `time.monotonic`."""
+        """Start a sampler in another process; None if there is nothing to sample. `start` is the trial's start by
+        `time.monotonic`."""
         return None
 
     def profiled(self) -> contextlib.AbstractContextManager[None]:

@@ -27,9 +27,8 @@ def device_memory_error(
     device_bytes: int | None = None,
     message: str | None = None,
 ) -> OutOfDeviceMemory:
-    """Return an error that states the request, the most memory this process held, and the GPU's memory.
-
-    `message`: a library's own message, shown if the size of the request is unknown."""
+    """Return an error that states the request, the most memory this process held, and the GPU's memory. `message`: a
+    library's own message, shown if the size of the request is unknown."""
     facts = []
     if requested_bytes is not None:
         facts.append(f"requested {_size(requested_bytes)} more")

@@ -9,9 +9,8 @@ from tcbench.hardware.gpus import GpuFile
 
 @dataclass(frozen=True)
 class _PerClock:
-    """Floating-point operations per clock and multiprocessor by precision; fp16 sums in fp32.
-
-    `source` names NVIDIA's publication."""
+    """Floating-point operations per clock and multiprocessor by precision; fp16 sums in fp32. `source` names NVIDIA's
+    publication."""
 
     fp32: int
     tf32: int

@@ -35,9 +35,8 @@ class BatchNormRoute:
 
     @functools.cached_property
     def saved(self) -> tuple[tuple[int, ...], str] | None:
-        """Shape and dtype of what forward saves for backward besides the statistics; None without a fused ReLU.
-
-        It is ReLU's mask, or the reserve space of cuDNN's older calls."""
+        """Shape and dtype of what forward saves for backward besides the statistics; None without a fused ReLU. It is
+        ReLU's mask, or the reserve space of cuDNN's older calls."""
         norm = self.forward.norm
         if not norm.relu:
             return None
@@ -47,9 +46,8 @@ class BatchNormRoute:
 
 
 class Reducer(Protocol):
-    """All-reduce of arrays over ranks, in place. Every rank must make the same calls in the same order.
-
-    `engine`: the name and version of the library that sums."""
+    """All-reduce of arrays over ranks, in place. Every rank must make the same calls in the same order. `engine`: the
+    name and version of the library that sums."""
 
     @property
     def engine(self) -> str: ...
@@ -106,15 +104,12 @@ class Accelerator(Protocol):
 
     def launch(self, work: w.Work, *arrays: Array) -> None:
         """Launch an operation on arrays in the order of `work.operands`. It may return before the operation has
-        finished.
-
-        Sizes and dtypes must be those of the operands; shapes may differ."""
+        finished. Sizes and dtypes must be those of the operands; shapes may differ."""
         self.prepare(work, *arrays)()
 
     def prepare(self, work: w.Work, *arrays: Array) -> Callable[[], None]:
-        """Return a function that launches an operation on these arrays, any number of times, with little overhead.
-
-        The caller keeps the arrays' memory alive."""
+        """Return a function that launches an operation on these arrays, any number of times, with little overhead. The
+        caller keeps the arrays' memory alive."""
 
     def graph_memory(self) -> contextlib.AbstractContextManager[None]:
         """Return a context that allocates from memory which only captured graphs, and the steps before their capture,
@@ -127,7 +122,6 @@ class Accelerator(Protocol):
 
     def capture(self, run: Callable[[], None]) -> Callable[[], None]:
         """Capture the work that `run` launches as a graph, without doing it. Return a function that launches the graph.
-
         Call it within `graph_memory`, after calling `run` there."""
 
 

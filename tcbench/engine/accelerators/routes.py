@@ -30,9 +30,8 @@ def check_dtypes(work: Work) -> None:
 
 @functools.cache
 def batch_norm(norm: Norm, eps: float, momentum: float, sm: int, fast: bool) -> BatchNormRoute:
-    """Return the operations of a batch normalisation for a GPU of compute capability `sm` (90 for 9.0).
-
-    `fast` allows the persistent mode of cuDNN's older calls (slide 10 of the talk)."""
+    """Return the operations of a batch normalisation for a GPU of compute capability `sm` (90 for 9.0). `fast` allows
+    the persistent mode of cuDNN's older calls (slide 10 of the talk)."""
     if norm.layout == "NHWC" and sm >= GRAPHS_FROM_SM:
         return BatchNormRoute(norm, BatchNormForward(norm, eps, momentum), BatchNormBackward(norm), "none")
     fused = norm.after == "none" or (norm.layout == "NHWC" and norm.dtype == "float16" and fast and norm.c % 4 == 0)

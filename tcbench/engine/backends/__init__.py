@@ -49,9 +49,8 @@ class Backend(Protocol):
         """Build everything that the cell needs. Imports the framework."""
 
     def open_on(self, cell: Cell, site: OpenDevice, make_feed: Callable[[FeedSpec], Feed] | None) -> Session:
-        """Build a session on another device than the cell's, and from another feed if `make_feed` is given.
-
-        Raises TcbenchError if the backend's programs run only on their own device."""
+        """Build a session on another device than the cell's, and from another feed if `make_feed` is given. Raises
+        TcbenchError if the backend's programs run only on their own device."""
 
 
 def backend_names() -> tuple[str, ...]:
@@ -80,9 +79,8 @@ def backend_problem(name: str) -> str | None:
 
 
 def device_for(selector: str, backends: Iterable[str] | None = None) -> Device:
-    """Return the device that `--device SELECTOR` means for a scenario of these backends (default: all backends).
-
-    Raises SelectionError where there is no such device, or none of the backends runs on it."""
+    """Return the device that `--device SELECTOR` means for a scenario of these backends (default: all backends). Raises
+    SelectionError where there is no such device, or none of the backends runs on it."""
     return find_device(selector, kinds_of_backends(backends))
 
 

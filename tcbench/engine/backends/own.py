@@ -122,7 +122,6 @@ class RegisteredBackend(_UserBackend):
 
 def problem(name: str) -> str | None:
     """Return why there is no backend `module:factory`, or None if its module is found and not hidden by another one.
-
     Imports neither the module nor its parents."""
     module, _, path = name.partition(":")
     if not all(part.isidentifier() for part in (*module.split("."), *path.split("."))):
@@ -180,9 +179,8 @@ def checked_session(session: Any, name: str) -> Session:
 
 
 def _spec(module: str) -> ModuleSpec | None:
-    """Return the spec that a module would be imported by, or None if there is no such module.
-
-    Unlike `importlib.util.find_spec`, this does not import the parents of a dotted name."""
+    """Return the spec that a module would be imported by, or None if there is no such module. Unlike
+    `importlib.util.find_spec`, this does not import the parents of a dotted name."""
     top, *inner = module.split(".")
     importlib.invalidate_caches()
     try:

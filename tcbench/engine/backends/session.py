@@ -111,9 +111,8 @@ class BaseSession:
         raise NotImplementedError
 
     def fold(self, stage: str, start: Any) -> Any:
-        """Pass `start` through one stage of every rung, in the config's order, and return the last result.
-
-        `stage` is the name of one of the methods of `Rung`, such as "parts"."""
+        """Pass `start` through one stage of every rung, in the config's order, and return the last result. `stage` is
+        the name of one of the methods of `Rung`, such as "parts"."""
         return functools.reduce(lambda part, rung: getattr(rung, stage)(part, self.cell), self.rungs, start)
 
     def feed_spec(self, tensor: TensorSpec) -> FeedSpec:

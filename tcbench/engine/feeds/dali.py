@@ -173,9 +173,8 @@ class DaliFeed(Feed):
         self._pipeline = None
 
     def _specific_error(self, error: Exception) -> Exception:
-        """Return an error that names the broken file or the exhausted memory instead of DALI's long message.
-
-        If DALI's message is about neither, return `error` itself."""
+        """Return an error that names the broken file or the exhausted memory instead of DALI's long message. If DALI's
+        message is about neither, return `error` itself."""
         message = str(error)
         logger.debug("DALI: %s", message)
         if memory_error := _out_of_memory(message):
@@ -208,9 +207,8 @@ def _out_of_memory(message: str) -> MemoryError | None:
 
 
 def _first_broken(paths: list[Path]) -> DataError | None:
-    """Return the error for the first file that Pillow cannot read, or None if it can read all.
-
-    Checks the headers of all files first, then decodes at most _MAX_FULL_DECODES of them."""
+    """Return the error for the first file that Pillow cannot read, or None if it can read all. Checks the headers of
+    all files first, then decodes at most _MAX_FULL_DECODES of them."""
     from PIL import Image
 
     for decode, candidates in ((False, paths), (True, paths[:_MAX_FULL_DECODES])):
@@ -314,9 +312,8 @@ def _pipeline(spec: FeedSpec, placement: Placement) -> Any:
 
 
 def make_dali_feed(spec: FeedSpec) -> Feed:
-    """Return a DALI feed on the current GPU, or on the host if there is none or it is simulated.
-
-    Raises ImportError if DALI is not installed."""
+    """Return a DALI feed on the current GPU, or on the host if there is none or it is simulated. Raises ImportError if
+    DALI is not installed."""
     accelerator: Any = current()
     index: int | None = getattr(accelerator, "index", None)
     return DaliFeed(spec, ON_CPU if index is None else gpu_placement(index, accelerator.stream))

@@ -31,9 +31,8 @@ class FixedBuffers(ChangedFeed):
 
 
 def at_fixed_addresses(feed: Feed) -> Feed:
-    """Return a feed with the same batches, all at the same addresses on the current accelerator.
-
-    A synthetic feed is returned as it is, because it always returns the same arrays."""
+    """Return a feed with the same batches, all at the same addresses on the current accelerator. A synthetic feed is
+    returned as it is, because it always returns the same arrays."""
     return feed if isinstance(feed, SyntheticFeed) else on_accelerator(feed, current())
 
 

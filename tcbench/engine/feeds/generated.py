@@ -137,9 +137,8 @@ def _check_replaceable(root: Path) -> None:
 
 
 def _identity(root: Path) -> tuple[int, int] | None:
-    """Return the inode and modification time of the folder at `root`, or None if there is none.
-
-    They change when the folder is replaced."""
+    """Return the inode and modification time of the folder at `root`, or None if there is none. They change when the
+    folder is replaced."""
     try:
         stat = root.stat()
     except FileNotFoundError:

@@ -98,9 +98,8 @@ def _png_damage(path: str) -> str | None:
 
 
 def _size_refusal(kind: str, bits: int, width: int, height: int) -> str | None:
-    """Return why an image with these bits per channel and this size in pixels is refused, or None if it is not.
-
-    `kind` is the name of the file format in the message."""
+    """Return why an image with these bits per channel and this size in pixels is refused, or None if it is not. `kind`
+    is the name of the file format in the message."""
     if bits != 8:
         return f"is a {kind} with {bits} bits per channel"
     shorter, longer = sorted((width, height))

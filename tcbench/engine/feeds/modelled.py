@@ -31,9 +31,8 @@ _WORKERS_DEPTH = 1
 
 
 class Decoder:
-    """A simulated decoder that takes `batch_ns` per batch and works ahead until `depth` batches are ready.
-
-    `note` is called with the begin and end of each batch (`time.perf_counter_ns`)."""
+    """A simulated decoder that takes `batch_ns` per batch and works ahead until `depth` batches are ready. `note` is
+    called with the begin and end of each batch (`time.perf_counter_ns`)."""
 
     def __init__(
         self,

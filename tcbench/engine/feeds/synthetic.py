@@ -12,9 +12,8 @@ from tcbench.engine.work import stored
 
 
 class SyntheticFeed(Feed):
-    """The same batch of random pixels and labels every time, in host memory or wherever `upload` copies it.
-
-    A caller that writes to the arrays changes all later batches."""
+    """The same batch of random pixels and labels every time, in host memory or wherever `upload` copies it. A caller
+    that writes to the arrays changes all later batches."""
 
     def __init__(self, spec: FeedSpec, upload: Callable[[Any], Any] | None = None) -> None:
         rng = np.random.default_rng(spec.seed)

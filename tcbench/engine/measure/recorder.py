@@ -1,6 +1,5 @@
-"""A recorder of nested spans on the host, for the profiled pass.
-
-Each call takes about a third of a microsecond and never blocks."""
+"""A recorder of nested spans on the host, for the profiled pass. Each call takes about a third of a microsecond and
+never blocks."""
 
 import time
 from collections.abc import Callable

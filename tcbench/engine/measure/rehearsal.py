@@ -7,8 +7,7 @@ which leaves the caches in the same state. The input is timed separately. All ce
 warm-up and the statistics of a trial.
 
 Usage: `python -m tcbench.engine.measure.rehearsal FD`. It reads a JSON list of cells from standard input and writes an
-answer for each to the pipe FD. docs/method.md says how accurate the predictions are.
-"""
+answer for each to the pipe FD. docs/method.md says how accurate the predictions are."""
 
 from __future__ import annotations
 
@@ -97,8 +96,7 @@ class TimedOverwrite(TimedLaunch):
     up as after the launch.
 
     `duration_s` is the time of overwriting. `page_faults_s` is the part of it that a step without launches would spend
-    as well: writing to new memory pages, which large operands get from the system in every step.
-    """
+    as well: writing to new memory pages, which large operands get from the system in every step."""
 
     def __call__(self, launch: Callable[[], None], work: Work, arrays: tuple[Array, ...]) -> None:
         begin = time.perf_counter()

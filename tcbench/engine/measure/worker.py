@@ -205,9 +205,8 @@ def measure_cell(
 
 
 def _raised_in(error: Exception, phases: Sequence[Phase]) -> str | None:
-    """Return the name of the phase whose function raised the error, or None if the error came from elsewhere.
-
-    It is found in the traceback, so that the hot loop need not keep track."""
+    """Return the name of the phase whose function raised the error, or None if the error came from elsewhere. It is
+    found in the traceback, so that the hot loop need not keep track."""
     for frame, _ in traceback.walk_tb(error.__traceback__):
         for phase in phases:
             if frame.f_code is getattr(phase.run, "__code__", None):

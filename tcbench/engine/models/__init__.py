@@ -1,6 +1,5 @@
-"""The models that a scenario may name, described without a framework: those in `MODELS` of the modules here.
-
-Backends build them from their stages (`geometry`)."""
+"""The models that a scenario may name, described without a framework: those in `MODELS` of the modules here. Backends
+build them from their stages (`geometry`)."""
 
 import importlib
 import pkgutil

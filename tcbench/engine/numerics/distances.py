@@ -152,9 +152,8 @@ def _base_cell(job: ParityJob) -> Cell:
 
 
 def _distance(run: _Trained, reference: _Trained) -> Distance:
-    """Return how far a run's losses, its change of the parameters, and its first gradients are from a reference's.
-
-    If a number is not finite, only `finite` is set, to False."""
+    """Return how far a run's losses, its change of the parameters, and its first gradients are from a reference's. If a
+    number is not finite, only `finite` is set, to False."""
     loss = float(np.max(np.abs(run.losses - reference.losses) / np.abs(reference.losses)))
     update = _relative(np.concatenate([*run.change.values()]), np.concatenate([*reference.change.values()]))
     gradient = length = gradient_of = length_of = None

@@ -205,9 +205,8 @@ def _pass_gradients(number: int, step: ChainerStep, flowing: list[tuple[Any, str
 
 
 def _read_losses(job: TrainingJob, step: ChainerStep, losses: list[float], waiting: list[Any]) -> None:
-    """Move the losses in `waiting`, which are on the device, to `losses`.
-
-    Raises DivergedError if a loss or gradients are not finite."""
+    """Move the losses in `waiting`, which are on the device, to `losses`. Raises DivergedError if a loss or gradients
+    are not finite."""
     for loss in waiting:
         value = float(on_host(loss))
         if not np.isfinite(value):

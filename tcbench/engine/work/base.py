@@ -98,8 +98,7 @@ class Work:
     """An operation that a device computes on arrays, which callers pass in the order of `operands`.
 
     The docstring of a subclass states what it computes. A subclass declares `roles` (its operands by name, in order)
-    and `numbers` (attributes that a kernel takes as arguments, such as "size" or "conv.n"), and implements `array`.
-    """
+    and `numbers` (attributes that a kernel takes as arguments, such as "size" or "conv.n"), and implements `array`."""
 
     name: ClassVar[str]
     """The name in kernels, caches and records: the class name in snake case, such as "conv_fprop" for ConvFprop."""

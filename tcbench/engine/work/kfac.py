@@ -16,9 +16,8 @@ from tcbench.engine.work.base import Array, DType, Layout, Work, reads, updates,
 
 @dataclass(frozen=True)
 class KroneckerFactor(Work):
-    """factor = decay * factor + scale * (sum of x x' over samples), in float32; only the lower triangle is defined.
-
-    x is a matrix in the layout of `Im2col`: (size, samples) in NCHW, (samples, size) in NHWC."""
+    """factor = decay * factor + scale * (sum of x x' over samples), in float32; only the lower triangle is defined. x
+    is a matrix in the layout of `Im2col`: (size, samples) in NCHW, (samples, size) in NHWC."""
 
     kind = "solver"
     roles = reads("x") | updates("factor")
@@ -95,7 +94,6 @@ class BeginInverse(Work):
 @dataclass(frozen=True)
 class EndInverse(Work):
     """x = NaN and info = minor if minor is not 0: the last step of a CholeskyInverse computed by a linear solver.
-
     `minor` is the status that the decomposition returned."""
 
     roles = reads("minor") | updates("x", "info")

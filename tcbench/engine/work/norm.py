@@ -24,9 +24,8 @@ After = Literal["none", "relu", "add_relu"]
 
 @dataclass(frozen=True)
 class Norm:
-    """The geometry of a batch normalisation of x (N, C, H, W), and the operations fused after it.
-
-    gamma, beta and all statistics are (C,), float32 (float64 if x is float64)."""
+    """The geometry of a batch normalisation of x (N, C, H, W), and the operations fused after it. gamma, beta and all
+    statistics are (C,), float32 (float64 if x is float64)."""
 
     n: int
     c: int

@@ -17,8 +17,7 @@ STATE_SIZE = 4
 - SCALE: the loss scale; the loss and the update of a step use the same value;
 - OVERFLOWS: chunks with a gradient that is not finite, in this step (dynamic) or since the start (static);
 - GOOD_STEPS: steps since the scale last changed;
-- SKIPPED: steps that were skipped.
-"""
+- SKIPPED: steps that were skipped."""
 
 _STATE: Array = ((STATE_SIZE,), "float32")
 
@@ -116,8 +115,7 @@ class Parameters:
 
     - `table`, int64 (P, 2): per parameter the address of its gradient, and of its 16-bit weights (0 if it is float32);
     - `chunks`, int64 (B, 4): per chunk of at most CHUNK values the index of its parameter, the first value and the end
-      within the parameter, and the place of the first value in the flat arrays.
-    """
+      within the parameter, and the place of the first value in the flat arrays."""
 
     sizes: tuple[int, ...]
     """The number of values of each parameter."""

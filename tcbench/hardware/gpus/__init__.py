@@ -1,8 +1,7 @@
 """Properties of GPUs from JSON files, for forecasts and for cuDNN's plans on machines without the GPU.
 
 The files in this folder have cuDNN's form ("device properties") and contain public figures. Users can provide files of
-the same form. Standard library only.
-"""
+the same form. Standard library only."""
 
 import functools
 import hashlib

@@ -1,7 +1,5 @@
-"""Charts of one style, laid out by measured text so that nothing overlaps, however many configs there are.
-
-This package imports matplotlib, so commands import it late.
-"""
+"""Charts of one style, laid out by measured text so that nothing overlaps, however many configs there are. This package
+imports matplotlib, so commands import it late."""
 
 from typing import Any
 

@@ -65,8 +65,7 @@ def panel_chart(
     """Draw a page of panels.
 
     `rows` are the legend's rows of (config, label), and `fill_of` gives the fill of an entry. `common` are facts of all
-    panels for the small print. `axis` names what the groups differ by.
-    """
+    panels for the small print. `axis` names what the groups differ by."""
     panels, more = first_panels(panels, lambda panel: panel[0], "--config, or name fewer files")
     cells = [bar.summary for _, groups in panels for _, bars in groups for bar in bars if bar.summary]
     small = small_print(cells, common, whiskers=True)
@@ -129,10 +128,8 @@ def _draw_panel(axes: Axes, groups: Sequence[BarGroup], width: float, height: fl
 
 
 def _ceiling(intervals: Sequence[Interval]) -> float:
-    """Return the end of the highest bar or whisker, at most 1.5 times the highest bar: longer whiskers are cut.
-
-    1.0 if there are no bars.
-    """
+    """Return the end of the highest bar or whisker, at most 1.5 times the highest bar: longer whiskers are cut. 1.0 if
+    there are no bars."""
     if not intervals:
         return 1.0
     highest = max(interval.value for interval in intervals)
@@ -142,10 +139,8 @@ def _ceiling(intervals: Sequence[Interval]) -> float:
 def _draw_measured(
     axes: Axes, bars: Sequence[tuple[float, Bar, Interval]], ceiling: float, pitch: float, point: float
 ) -> None:
-    """Draw bars with whiskers and, where they fit, values.
-
-    `pitch` is the distance of bars in inches, `point` the height of a point in images/s.
-    """
+    """Draw bars with whiskers and, where they fit, values. `pitch` is the distance of bars in inches, `point` the
+    height of a point in images/s."""
     if not bars:
         return
     fills = [bar.fill or fill(bar.config) for _, bar, _ in bars]

@@ -15,8 +15,7 @@ def save(figure: Figure, path: Path, remedy: str = "") -> None:
     """Write a figure as PNG, SVG or PDF, by the suffix, or as PNG to standard output.
 
     Missing folders are made. The same figure always gives the same bytes. Raises SelectionError for another suffix, and
-    StoreError with the remedy if the file cannot be written.
-    """
+    StoreError with the remedy if the file cannot be written."""
     check_picture(path)
     suffix = ".png" if path == STANDARD_OUTPUT else path.suffix.lower()
     metadata: dict[str, Any] = {".png": {}, ".svg": {"Date": None}, ".pdf": {"CreationDate": None}}[suffix]

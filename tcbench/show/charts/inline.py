@@ -1,7 +1,5 @@
-"""Figures as SVG inside an HTML page: matplotlib's markup, with colours as CSS variables and with tooltips.
-
-The page's style sheet must define the variables --ink, --quiet, --grid and --page.
-"""
+"""Figures as SVG inside an HTML page: matplotlib's markup, with colours as CSS variables and with tooltips. The page's
+style sheet must define the variables --ink, --quiet, --grid and --page."""
 
 import io
 import re
@@ -37,8 +35,7 @@ _HATCH_TILE = 24
 def tooltip(artist: Artist, *texts: str) -> None:
     """Give an artist of a figure a tooltip, which shows on the HTML page only.
 
-    A collection takes a text for each of its shapes, or one for all. Texts may have several lines.
-    """
+    A collection takes a text for each of its shapes, or one for all. Texts may have several lines."""
     figure = artist.get_figure(root=True)
     if figure is None:
         raise ValueError("a tooltip needs an artist that stands in a figure")
@@ -52,8 +49,7 @@ def svg(figure: Figure, *, label: str, prefix: str, trim: float = 0.0) -> str:
     """Return a figure as an SVG element. The same figure always gives the same markup.
 
     `label` describes it for screen readers, `prefix` makes its ids unique on the page, and `trim` inches of margin are
-    cut off at each side. Texts are as wide as in the fonts of charts; the page's fonts may be narrower, not wider.
-    """
+    cut off at each side. Texts are as wide as in the fonts of charts; the page's fonts may be narrower, not wider."""
     buffer = io.BytesIO()
     width, height = figure.get_size_inches()
     box = Bbox([[trim, trim], [width - trim, height - trim]])
@@ -79,8 +75,7 @@ def svg(figure: Figure, *, label: str, prefix: str, trim: float = 0.0) -> str:
 def colours(charts: Iterable[str]) -> str:
     """Return the style sheet that defines the colours in the markup of `charts` for light and dark pages.
 
-    On a dark page a colour keeps its hue and becomes light enough for black text on it; light greys become dark.
-    """
+    On a dark page a colour keeps its hue and becomes light enough for black text on it; light greys become dark."""
     codes = sorted({code for chart in charts for code in re.findall(r"var\(--c-([0-9a-f]{6})\)", chart)})
     rules = "".join(f"--c-{code}:light-dark(#{code},{_on_dark_page(code)});" for code in codes)
     return f":root{{--on-dark:light-dark(#fff,#000);--on-light:{ON_LIGHT};{rules}}}"
@@ -103,8 +98,7 @@ def _on_dark_page(code: str) -> str:
 def _write_tooltips(root: ET.Element, texts_by_id: dict[str, tuple[str, ...]]) -> None:
     """Add tooltips to the groups of shapes whose ids are keys of `texts_by_id`.
 
-    Each shape gets a text if there are as many texts as shapes; if not, the group gets the first text.
-    """
+    Each shape gets a text if there are as many texts as shapes; if not, the group gets the first text."""
     for group in root.iter("g"):
         texts = texts_by_id.get(group.get("id", ""))
         if not texts:
@@ -122,8 +116,7 @@ def _rewrite(element: ET.Element, prefix: str) -> None:
     """Rewrite the attributes of an SVG element for the page, which forbids inline styles.
 
     Styles become attributes, colours become CSS variables, ids and references to them begin with `prefix`, and
-    coordinates are rounded to two decimals.
-    """
+    coordinates are rounded to two decimals."""
     for part in filter(str.strip, element.attrib.pop("style", "").split(";")):
         name, _, value = part.strip().partition(": ")
         element.set(name, value)
@@ -147,9 +140,7 @@ def _rewrite(element: ET.Element, prefix: str) -> None:
 
 def _crop(pattern: ET.Element) -> None:
     """Cut the tile of a hatch, which matplotlib makes 72 points wide, to `_HATCH_TILE`, after which it repeats.
-
-    Hundreds of circles would bloat the page.
-    """
+    Hundreds of circles would bloat the page."""
     ground, marks = pattern
     for element in (pattern, ground):
         element.attrib |= {"width": f"{_HATCH_TILE}", "height": f"{_HATCH_TILE}"}

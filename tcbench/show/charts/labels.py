@@ -1,7 +1,5 @@
-"""Labels next to points, placed so that they cover nothing else, or left out if there is no free place.
-
-Call it after the page is settled, because it works in pixels.
-"""
+"""Labels next to points, placed so that they cover nothing else, or left out if there is no free place. Call it after
+the page is settled, because it works in pixels."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -33,8 +31,7 @@ def label(
 
     A place is free if it lies within the axes and overlaps none of the boxes `occupied`. The free place that covers the
     fewest points of `avoid`, an array shaped (n, 2), is used, and added to `occupied`. Boxes and points are in pixels.
-    With `far`, places at twice the distance are tried too.
-    """
+    With `far`, places at twice the distance are tried too."""
     text = put(axes, words, point, **style)
     x, y = axes.transData.transform(point)
     x0, y0, x1, y1 = np.array([box.extents for box in occupied]).reshape(-1, 4).T
@@ -60,9 +57,7 @@ def squares_around(points: Sequence[tuple[float, float]], half_side: float) -> l
 
 def _places(x: float, y: float, size: Bbox, gap: float, far: bool) -> Iterator[Bbox]:
     """Yield boxes of a label's size in eight directions at a distance of `gap`; with `far` then at twice the distance.
-
-    The point (x, y), the size and the gap are in pixels.
-    """
+    The point (x, y), the size and the gap are in pixels."""
     for reach in (1, 2)[: 1 + far]:
         for right, up in _DIRECTIONS:
             left = x + right * reach * gap + (right - 1) / 2 * size.width

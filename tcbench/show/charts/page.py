@@ -1,8 +1,7 @@
 """The page of a chart: title and legend above the panels, small print below, with room for all of it.
 
 Matplotlib's constrained layout makes room for labels, and the page grows until each panel has its requested height.
-It does without pyplot, which would keep figures alive.
-"""
+It does without pyplot, which would keep figures alive."""
 
 import itertools
 from collections.abc import Callable, Iterable, Sequence
@@ -88,10 +87,8 @@ class ChartPage:
         self.heading(axes, "\n".join(wrapped(name, LABEL, self.room, bold=True)), below=below)
 
     def legend(self, rows: Sequence[Sequence[Artist]], **options: Any) -> None:
-        """Add a legend with aligned rows, or in as many columns as fit if the rows are too wide.
-
-        `options` are those of matplotlib's `Figure.legend`.
-        """
+        """Add a legend with aligned rows, or in as many columns as fit if the rows are too wide. `options` are those of
+        matplotlib's `Figure.legend`."""
         handles = [handle for row in rows for handle in row]
         most = max(map(len, rows))
         grids = [rows, *([handles[i : i + n] for i in range(0, len(handles), n)] for n in range(most, 0, -1))]
@@ -171,8 +168,7 @@ def put(
 ) -> Text:
     """Write a text at a point of the data, moved by `offset` points, with a background that hides the grid.
 
-    `coordinates` names another coordinate system for the point, as in matplotlib's `annotate`.
-    """
+    `coordinates` names another coordinate system for the point, as in matplotlib's `annotate`."""
     words = axes.annotate(text, point, offset, coordinates, "offset points", annotation_clip=False)
     words.set(**{"color": INK, "ha": "center", "va": "center", "zorder": 4, "bbox": GROUND} | style)
     return words
@@ -181,10 +177,8 @@ def put(
 def boxes(
     axes: Axes, rectangles: Iterable[tuple[float, float, float, float]], texts: Iterable[str] = (), **style: Any
 ) -> None:
-    """Draw rectangles (left, right, bottom, top) as one artist, which is fast.
-
-    `texts` are the tooltips: one for each rectangle, or one for all.
-    """
+    """Draw rectangles (left, right, bottom, top) as one artist, which is fast. `texts` are the tooltips: one for each
+    rectangle, or one for all."""
     corners = [[(a, low), (b, low), (b, high), (a, high)] for a, b, low, high in rectangles]
     tooltip(axes.add_collection(PolyCollection(corners, **{"zorder": 2} | style), autolim=False), *texts)
 

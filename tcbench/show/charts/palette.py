@@ -18,8 +18,7 @@ RAMPS: dict[str, tuple[str, ...]] = {
 
 Blue and orange stay distinguishable with every common kind of colour blindness (M. Okabe and K. Ito, "Color Universal
 Design", 2008). The lightness L* of these two families interleaves in steps of 5 or more, so that all ten colours differ
-in greyscale too.
-"""
+in greyscale too."""
 
 PEER_RAMPS: dict[str, tuple[str, ...]] = {
     "fp32": ("#cfdcdd", "#a2babd", "#76989d", "#4d777e", "#44525a"),
@@ -136,8 +135,7 @@ def fill(config: str) -> Fill:
 
     Configs of the scenarios' ladders have plain colours, lightly hatched without `dali`. Any other config has a colour
     of its dtype and the hatch of its last rung. If that rung is added to a config of a ladder, the shade is darker the
-    more rungs there are. If it is not, the shade and a second hatch are a hash of the rungs before the last one.
-    """
+    more rungs there are. If it is not, the shade and a second hatch are a hash of the rungs before the last one."""
     ramp = (PEER_RAMPS if "/" in config else RAMPS)[family(config)]
     parts = _parts(config)
     stage = _stage(parts)
@@ -156,10 +154,8 @@ def fill(config: str) -> Fill:
 
 
 def legend_rows(configs: Sequence[str]) -> list[list[tuple[str, str]]]:
-    """Return the legend's rows of (config, label), one per backend and dtype.
-
-    A config that extends the previous one is labelled by the rungs that it adds.
-    """
+    """Return the legend's rows of (config, label), one per backend and dtype. A config that extends the previous one is
+    labelled by the rungs that it adds."""
     rows: dict[tuple[str, str], list[tuple[str, str]]] = {}
     for config in configs:
         row = rows.setdefault((config.rpartition("/")[0], family(config)), [])

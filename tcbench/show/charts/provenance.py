@@ -57,10 +57,8 @@ def by_setting(summaries: Sequence[CellSummary]) -> dict[Setting, list[CellSumma
 def first_panels(
     panels: Sequence[P], name_of: Callable[[P], str], options: str, most: int = MAX_PANELS
 ) -> tuple[Sequence[P], list[str]]:
-    """Return the first `most` panels, and a note that names the others; no note if there are none.
-
-    `options` are the options that select panels, for the note.
-    """
+    """Return the first `most` panels, and a note that names the others; no note if there are none. `options` are the
+    options that select panels, for the note."""
     names = list(dict.fromkeys(filter(None, map(name_of, panels[most:]))))
     note = f"{len(panels) - most} more are not drawn (choose with {options}): {first_few(names, 6)}"
     return panels[:most], [drawable(note)] * (len(panels) > most)
@@ -69,8 +67,7 @@ def first_panels(
 def provenance_of(settings: dict[Setting, list[CellSummary]]) -> Provenance:
     """Return the facts that a chart's settings share, and a name for each setting from the facts that differ.
 
-    `settings` holds the summaries of each setting. A name is empty if there is only one setting.
-    """
+    `settings` holds the summaries of each setting. A name is empty if there is only one setting."""
     facts = {setting: _facts(summaries) for setting, summaries in settings.items()}
     keys = dict.fromkeys(key for setting_facts in facts.values() for key in setting_facts)
     differing = [key for key in keys if len({f.get(key) for f in facts.values()}) > 1]
@@ -93,10 +90,8 @@ def titled(title: str, summaries: Sequence[CellSummary]) -> str:
 
 
 def small_print(summaries: Sequence[CellSummary], common: Sequence[str], whiskers: bool) -> str:
-    """Return the small print: common facts, trials per cell, libraries, runs and versions.
-
-    It also explains how the chart shows uncertainty: by whiskers, or else by pale bars.
-    """
+    """Return the small print: common facts, trials per cell, libraries, runs and versions. It also explains how the
+    chart shows uncertainty: by whiskers, or else by pale bars."""
     ok = [s for s in summaries if s.images_per_s is not None]
     words = [*common]
     trials = sorted({s.trials for s in summaries if s.status != "skipped"})
@@ -121,10 +116,8 @@ def small_print(summaries: Sequence[CellSummary], common: Sequence[str], whisker
 
 
 def _facts(summaries: Sequence[CellSummary]) -> dict[str, str]:
-    """Return the facts of a setting by name, from its summaries. An unknown fact is an empty text.
-
-    Charts show the facts in _ALWAYS, and the others where settings differ.
-    """
+    """Return the facts of a setting by name, from its summaries. An unknown fact is an empty text. Charts show the
+    facts in _ALWAYS, and the others where settings differ."""
     machine, cell, codes = summaries[0].setting
     devices = (s.environment.device_name for s in summaries if s.environment)
     facts = {

@@ -102,8 +102,7 @@ def line_height(size: float) -> float:
 def wrapped(text: str, size: float, width: float, bold: bool = False) -> list[str]:
     """Wrap a text of this font size (points) to lines of at most `width` inches.
 
-    A word that is wider than a line is cut, which also wraps Japanese text, since that has no spaces.
-    """
+    A word that is wider than a line is cut, which also wraps Japanese text, since that has no spaces."""
     lines, line = [], ""
     for word in _capped(text, _LONGEST_TEXT).split():
         longer = f"{line} {word}" if line else word
@@ -145,8 +144,6 @@ def _capped(text: str, most: int) -> str:
 
 
 def _fitting_length(text: str, fits: Callable[[str], bool]) -> int:
-    """Return the length of the longest beginning of a text that fits, at most one less than the whole text.
-
-    `fits` must be false for every beginning that is longer than one that does not fit.
-    """
+    """Return the length of the longest beginning of a text that fits, at most one less than the whole text. `fits` must
+    be false for every beginning that is longer than one that does not fit."""
     return bisect.bisect_left(range(1, len(text)), True, key=lambda n: not fits(text[:n]))

@@ -26,9 +26,7 @@ def figure(
     make: Callable[[], Drawing], title: str, prefix: str, table: Table[Any], notes: Sequence[str] = ()
 ) -> Figure:
     """Return a chart with its table as a block. If `make` raises SelectionError, its message replaces the chart.
-
-    `prefix` makes the ids of the chart's markup unique on the page.
-    """
+    `prefix` makes the ids of the chart's markup unique on the page."""
 
     def draw() -> Drawn:
         """Return the figure as inline SVG, or a paragraph with the reason if there is nothing to draw."""

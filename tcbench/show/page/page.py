@@ -1,7 +1,5 @@
-"""The HTML report as data: a page of sections, which consist of blocks such as charts and tables.
-
-Charts are markup; all other texts are plain, and the template escapes them.
-"""
+"""The HTML report as data: a page of sections, which consist of blocks such as charts and tables. Charts are markup;
+all other texts are plain, and the template escapes them."""
 
 import functools
 from collections.abc import Callable

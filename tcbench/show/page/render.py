@@ -1,7 +1,5 @@
-"""The report as one HTML file, with its style, its script, and a security policy that forbids everything else.
-
-The template engine escapes everything except charts, style and script.
-"""
+"""The report as one HTML file, with its style, its script, and a security policy that forbids everything else. The
+template engine escapes everything except charts, style and script."""
 
 import base64
 import functools

@@ -23,10 +23,8 @@ MOST_TRIALS, MOST_RUNS = 5000, 1000
 
 
 def left_out(counts: Mapping[str, int]) -> list[str]:
-    """Return a line on what a chart leaves out; an empty list if it shows everything.
-
-    `counts` are the numbers of all configs, batch sizes and so on, by the plural noun.
-    """
+    """Return a line on what a chart leaves out; an empty list if it shows everything. `counts` are the numbers of all
+    configs, batch sizes and so on, by the plural noun."""
     first = [f"the first {MOST_DRAWN} of {n:,} {noun}" for noun, n in counts.items() if n > MOST_DRAWN]
     return [f"The chart shows {listed(first)}; the table has all."] if first else []
 
@@ -35,8 +33,7 @@ def left_out(counts: Mapping[str, int]) -> list[str]:
 class SettingCells:
     """All cells of a setting.
 
-    `name` distinguishes the setting from others on the page; it is empty if there is only one. `place` is its index.
-    """
+    `name` distinguishes the setting from others on the page; it is empty if there is only one. `place` is its index."""
 
     setting: Setting
     name: str
@@ -84,10 +81,8 @@ class Settings:
         return Settings(tuple(parts), provenance.common)
 
     def blocks(self, block: Callable[[SettingCells], AnyBlock | None]) -> tuple[AnyBlock, ...]:
-        """Make a block for each setting, with the setting's name as heading if there are several.
-
-        Settings for which `block` returns None are left out.
-        """
+        """Make a block for each setting, with the setting's name as heading if there are several. Settings for which
+        `block` returns None are left out."""
         blocks: list[AnyBlock] = []
         for part in self.parts:
             if (setting_block := block(part)) is not None:

@@ -224,8 +224,7 @@ def _simulate_search(
 ) -> tuple[int, float]:
     """Return the rounds and seconds that a simulated search takes if `first` is the slow commit.
 
-    `noise` draws the deviation of a round's log ratio, and `loss` is the log ratio from `first` on.
-    """
+    `noise` draws the deviation of a round's log ratio, and `loss` is the log ratio from `first` on."""
     rounds, seconds = 0, 0.0
     while rounds < _MOST_ROUNDS and (commit := search.next(costs)) is not None:
         seconds += costs.round_s + (0.0 if commit in search.built else costs.build_s)

@@ -59,9 +59,8 @@ _SPEED_PREFIX = "speed of "
 
 
 def figure_function(name: str) -> Callable[[Record], float | None]:
-    """Return a function that computes a figure of a record: one of FIGURES, or a phase's speed.
-
-    `speed of update` is 1 / (median seconds of the phase `update`)."""
+    """Return a function that computes a figure of a record: one of FIGURES, or a phase's speed. `speed of update` is 1
+    / (median seconds of the phase `update`)."""
     if name in FIGURES:
         return FIGURES[name]
 
@@ -215,9 +214,8 @@ class CommitRunner:
         return time.monotonic() - started
 
     def run(self, *commits: str) -> dict[str, Record]:
-        """Run and store a trial of one commit, or of two commits in turns.
-
-        Returns {} if the two cannot take turns, or if one of their trials fails."""
+        """Run and store a trial of one commit, or of two commits in turns. Returns {} if the two cannot take turns, or
+        if one of their trials fails."""
         builds = [self.ready[commit] for commit in commits]
         if len(builds) > 1 and (frozenset(commits) in self._alone or not turns.can_take_turns(self._planned, builds)):
             return {}

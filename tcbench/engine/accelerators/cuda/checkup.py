@@ -19,9 +19,8 @@ _MUCH_MEMORY_BYTES = 2 * 2**30
 
 
 def examine(open_gpu: Callable[[int], NvmlGpu | None] = nvml.open_gpu) -> Iterator[Finding]:
-    """Yield the findings about packages and GPUs. Never raises.
-
-    Without a GPU and without CUDA packages there is a single finding: runs use the CPU."""
+    """Yield the findings about packages and GPUs. Never raises. Without a GPU and without CUDA packages there is a
+    single finding: runs use the CPU."""
     gpus, installed, cupy = driver.gpus(), packages.installed(), packages.cupy()
     if gpus.problem and cupy is None:
         yield Finding("note", "GPU", f"{gpus.problem}: runs use the CPU")
@@ -108,9 +107,8 @@ _Advice = Iterator[tuple[str, str]]
 
 
 def _disturbances(selector: str, state: GpuState, now: GpuSample) -> _Advice:
-    """Yield settings and conditions that slow the GPU down or make its speed vary from day to day.
-
-    `selector` is the GPU's name for nvidia-smi, which numbers GPUs differently from CUDA."""
+    """Yield settings and conditions that slow the GPU down or make its speed vary from day to day. `selector` is the
+    GPU's name for nvidia-smi, which numbers GPUs differently from CUDA."""
     set_by = f"sudo nvidia-smi -i {selector}"
     yield from _clock_disturbances(set_by, state, now)
     limit, default = state.power_limit_w, state.default_power_limit_w
@@ -128,9 +126,8 @@ def _disturbances(selector: str, state: GpuState, now: GpuSample) -> _Advice:
 
 
 def _clock_disturbances(set_by: str, state: GpuState, now: GpuSample) -> _Advice:
-    """Yield whether the SM clock is capped, locked or free to vary; nothing if its maximum is unknown.
-
-    `set_by` is the start of the command that sets it."""
+    """Yield whether the SM clock is capped, locked or free to vary; nothing if its maximum is unknown. `set_by` is the
+    start of the command that sets it."""
     top, set_to = state.max_sm_clock_mhz, state.sm_clock_set_mhz
     if top is None:
         return

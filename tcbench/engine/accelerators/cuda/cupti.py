@@ -77,9 +77,8 @@ class CuptiActivities:
 
     @contextlib.contextmanager
     def recording(self) -> Iterator[None]:
-        """Record while the context is open. The device must be idle when it closes.
-
-        Raises TraceError if another tool records."""
+        """Record while the context is open. The device must be idle when it closes. Raises TraceError if another tool
+        records."""
         with _refusals(), contextlib.ExitStack() as enabling:
             _enable(self._cupti, enabling)
             self._offset_ns = self._clock_offset_ns()

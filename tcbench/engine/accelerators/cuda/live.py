@@ -144,9 +144,8 @@ class CudaAccelerator(Accelerator):
         return functools.partial(run, *[array.data.ptr for array in arrays])
 
     def _make(self, work: Work) -> Run:
-        """Return a function of addresses that launches an operation. Finds and tunes its plan, if it needs one.
-
-        Raises ValueError for an operation on float64."""
+        """Return a function of addresses that launches an operation. Finds and tunes its plan, if it needs one. Raises
+        ValueError for an operation on float64."""
         routes.check_dtypes(work)
         try:
             run: Run = getattr(self, f"_make_{work.kind}")(work)
@@ -212,9 +211,8 @@ class CudaAccelerator(Accelerator):
             yield
 
     def capture(self, run: Callable[[], None]) -> Callable[[], None]:
-        """Capture the work that `run` launches as a CUDA graph, and return a function that launches the graph.
-
-        If `run` raises an error, the capture is ended first."""
+        """Capture the work that `run` launches as a CUDA graph, and return a function that launches the graph. If `run`
+        raises an error, the capture is ended first."""
         self._capturing = True
         self.stream.begin_capture()
         try:
@@ -256,9 +254,8 @@ class CudaAccelerator(Accelerator):
     # -- facts
 
     def peak_bytes(self) -> int:
-        """Return the most bytes that the pools held whenever this was called.
-
-        Pools grow until memory runs out, when CuPy empties them, so that few calls suffice."""
+        """Return the most bytes that the pools held whenever this was called. Pools grow until memory runs out, when
+        CuPy empties them, so that few calls suffice."""
         self._peak_bytes = max(self._peak_bytes, int(self._pool.total_bytes() + self._graph_pool.total_bytes()))
         return self._peak_bytes
 

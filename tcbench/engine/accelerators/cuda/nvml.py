@@ -91,9 +91,8 @@ class NvmlGpu:
         return None if modes is None else bool(modes[0])  # [current, pending]
 
     def _energy_j(self) -> float | None:
-        """Return the energy used since the first call; NVML's counter starts when the driver is loaded.
-
-        None with MIG, where the counter includes the work of the card's other instances."""
+        """Return the energy used since the first call; NVML's counter starts when the driver is loaded. None with MIG,
+        where the counter includes the work of the card's other instances."""
         energy_mj: int | None = self._ask("nvmlDeviceGetTotalEnergyConsumption")
         if energy_mj is None:
             return None

@@ -143,9 +143,8 @@ def support(capability: Capability) -> Support:
 
 
 def _newest_for(capability: Capability) -> tuple[tuple[int, int, int] | None, Extra | None]:
-    """Return the last cuDNN version and the newest extra that support a compute capability.
-
-    The version is None if the newest cuDNN supports it, or none does."""
+    """Return the last cuDNN version and the newest extra that support a compute capability. The version is None if the
+    newest cuDNN supports it, or none does."""
     last = next((last for _, last, oldest in reversed(_CUDNN_SERVES) if capability >= oldest), None)
     return last, next((extra for extra in EXTRAS if capability >= extra.oldest), None)
 
@@ -169,9 +168,8 @@ def _oldest_of_cudnn(version: tuple[int, ...] | None) -> Capability:
 
 
 def cudnn_misfit(capability: Capability) -> str | None:
-    """Return why the installed cuDNN does not support a compute capability, with the command that helps.
-
-    None if it does, or if cuDNN is not installed."""
+    """Return why the installed cuDNN does not support a compute capability, with the command that helps. None if it
+    does, or if cuDNN is not installed."""
     try:
         version = libraries.version()
     except libraries.LibraryError:
@@ -219,9 +217,8 @@ def misfits(distributions: tuple[Installed, ...], gpus: Gpus) -> tuple[str, ...]
 
 
 def newer_cupti(gpus: Gpus) -> tuple[str, str] | None:
-    """Return a warning that CUPTI is newer than the driver and the command that installs an older one, else None.
-
-    CUPTI of CUDA 12 needs no warning: it works with every driver from CUDA 12.4 on."""
+    """Return a warning that CUPTI is newer than the driver and the command that installs an older one, else None. CUPTI
+    of CUDA 12 needs no warning: it works with every driver from CUDA 12.4 on."""
     version, driver = machine.version("nvidia-cuda-cupti"), gpus.driver_cuda
     if version is None or driver is None or driver[0] < EXTRAS[0].cuda:
         return None

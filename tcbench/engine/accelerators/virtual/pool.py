@@ -2,8 +2,7 @@
 
 A pool allocates by best fit, as CuPy's `SingleDeviceMemoryPool` does (cupy/cuda/memory.pyx): it rounds sizes up to 512
 bytes, splits free chunks that are too large, and merges adjacent free chunks. Blocks go back to the device only when it
-runs out of memory. A block is host address space whose pages are never touched.
-"""
+runs out of memory. A block is host address space whose pages are never touched."""
 
 import bisect
 import gc
@@ -79,8 +78,7 @@ class BestFitPool:
     """A best-fit memory pool. Among free chunks of the same size it takes the one freed last (CuPy takes any).
 
     `held_bytes`: bytes of its blocks. `owe(since_ns)`: called to report that the host has been simulating since then.
-    `keeps()`: whether free blocks must not go back to the device when memory runs out.
-    """
+    `keeps()`: whether free blocks must not go back to the device when memory runs out."""
 
     def __init__(
         self, device: DeviceMemory, owe: Callable[[int], None], keeps: Callable[[], bool] = lambda: False
@@ -204,7 +202,6 @@ class BestFitPool:
 
     def _take_after_freeing(self, size: int) -> bool:
         """Return unused blocks to the device, if necessary after a garbage collection, and take memory for a block.
-
         Return whether there was enough."""
         self._free_blocks()
         if self._device.take(size):

@@ -1,5 +1,4 @@
 """A simulated stream that runs in real time: a task ends when its modelled time has passed, and waiting for it waits.
-
 Times are nanoseconds of CLOCK_MONOTONIC, which `time.perf_counter_ns` reads."""
 
 import time

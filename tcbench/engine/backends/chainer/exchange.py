@@ -86,9 +86,8 @@ class PerParameter(Exchange):
 
 
 class _Packed(Exchange):
-    """The base class of exchanges that pack gradients into buckets, which the device's own engine reduces.
-
-    `listener` is called with every new gradient during backward, if it is given."""
+    """The base class of exchanges that pack gradients into buckets, which the device's own engine reduces. `listener`
+    is called with every new gradient during backward, if it is given."""
 
     overlaps = True
 
@@ -106,9 +105,8 @@ class _Packed(Exchange):
 
 
 class Flat(_Packed):
-    """An exchange of all gradients in one buffer, which one launch packs and divides by the number of ranks.
-
-    The device's own engine reduces the buffer, and the batched update reads it."""
+    """An exchange of all gradients in one buffer, which one launch packs and divides by the number of ranks. The
+    device's own engine reduces the buffer, and the batched update reads it."""
 
     overlaps = False
 
@@ -141,9 +139,8 @@ class DoubleBuffered(_Packed):
         super().__init__(replica, [self._next], lambda *_: self._reducer.advance())
 
     def allreduce(self) -> bool:
-        """Wait for the previous step's gradients, hand them to the optimizer, and start reducing this step's.
-
-        Returns False in the first step, which has no previous gradients."""
+        """Wait for the previous step's gradients, hand them to the optimizer, and start reducing this step's. Returns
+        False in the first step, which has no previous gradients."""
         wait, ready = self._wait, self._pending
         if wait is not None:
             wait()
@@ -177,9 +174,8 @@ class Overlapped(_Packed):
         super().__init__(replica, self._buckets, self._add)
 
     def _add(self, node: Any, gradient: Array) -> None:
-        """Add a new gradient to its bucket, and start the all-reduce of each bucket that is complete, in order.
-
-        `node` is the variable's node; gradients of variables that are not parameters are ignored."""
+        """Add a new gradient to its bucket, and start the all-reduce of each bucket that is complete, in order. `node`
+        is the variable's node; gradients of variables that are not parameters are ignored."""
         self._reducer.advance()
         place = self._places.get(id(node))
         if place is None:
@@ -231,9 +227,8 @@ class _Bucket:
         self._table = accelerator.upload(self._rows)
 
     def pack(self) -> None:
-        """Fill the buffer with the parameters' gradients, divided by the number of ranks, and clear `gradients`.
-
-        A parameter without an entry in `gradients` is packed from its attribute `grad`."""
+        """Fill the buffer with the parameters' gradients, divided by the number of ranks, and clear `gradients`. A
+        parameter without an entry in `gradients` is packed from its attribute `grad`."""
         accelerator = self._accelerator
         for row, (index, parameter) in zip(self._rows, enumerate(self.parameters), strict=True):
             row[0] = accelerator.address(self.gradients.get(index, parameter.grad))
@@ -317,7 +312,6 @@ class _Widened:
 
     def namedparams(self) -> Iterator[tuple[str, Any]]:
         """Yield each parameter with its name, or a stand-in with a float32 gradient if the parameter is bfloat16.
-
         ChainerMN calls this once per step."""
         accelerator = current()
         self._pairs = []

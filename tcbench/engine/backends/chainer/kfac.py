@@ -129,9 +129,8 @@ class KfacPreconditioner:
             self._accelerator.launch(moment, samples, factor)
 
     def _inputs(self, layer: KfacLayer, node: Any) -> Array:
-        """Return the matrix of inputs that the filter is applied to at each output pixel.
-
-        If the layer has a bias, a column of ones is appended."""
+        """Return the matrix of inputs that the filter is applied to at each output pixel. If the layer has a bias, a
+        column of ones is appended."""
         conv, x = node.works.fprop.conv, node.x
         if layer.bias is not None:
             if conv.n not in self._ones:
@@ -234,9 +233,8 @@ def assign_ranks(layers: tuple[KfacLayer, ...], ranks: int) -> dict[KfacLayer, i
 
 
 def _layers(model: Any, parameters: tuple[Any, ...]) -> tuple[KfacLayer, ...]:
-    """Return the layers that have a filter `w`; those whose filter is a matrix also have a bias `b`.
-
-    `parameters` are the model's, in the order in which indices are counted."""
+    """Return the layers that have a filter `w`; those whose filter is a matrix also have a bias `b`. `parameters` are
+    the model's, in the order in which indices are counted."""
     places = {id(parameter): place for place, parameter in enumerate(parameters)}
     layers = []
     for path, link in model.namedlinks():
@@ -250,9 +248,8 @@ def _layers(model: Any, parameters: tuple[Any, ...]) -> tuple[KfacLayer, ...]:
 
 
 def _product(x_shape: tuple[int, ...], w_shape: tuple[int, ...], dtype: work.DType) -> ConvWorks:
-    """Return the operations of a matrix product as a 1x1 convolution.
-
-    They are computed in strict float32, because inverses need precision."""
+    """Return the operations of a matrix product as a 1x1 convolution. They are computed in strict float32, because
+    inverses need precision."""
     return works_of(x_shape, w_shape, 1, 0, "NHWC", dtype, "strict")
 
 

@@ -42,9 +42,7 @@ class OptimizerSpec:
 
 
 class Optimizer:
-    """The base class of optimizers.
-
-    `state` is the state of the loss scale on the device (see `work.STATE_SIZE`)."""
+    """The base class of optimizers. `state` is the state of the loss scale on the device (see `work.STATE_SIZE`)."""
 
     def __init__(self, spec: OptimizerSpec, model: Any) -> None:
         self.spec = spec
@@ -206,9 +204,8 @@ class BatchedSGD(Optimizer):
         self._check = work.CheckFinite(described)
 
     def use_gradients(self, gradients: tuple[Array, ...]) -> None:
-        """Use these arrays as gradients in all further updates, instead of the parameters' attribute `grad`.
-
-        They are in the order of the parameters and all have the same dtype."""
+        """Use these arrays as gradients in all further updates, instead of the parameters' attribute `grad`. They are
+        in the order of the parameters and all have the same dtype."""
         dtype = dtype_of(gradients[0])
         if dtype != self._described.gradients:
             self._describe(replace(self._described, gradients=dtype))

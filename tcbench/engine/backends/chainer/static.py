@@ -14,9 +14,8 @@ _Body = Callable[[Any, Any], Variables]
 
 
 def static_body(body: _Body) -> _Body:
-    """Return `body(model, x)` as a function that records its first step for each shape of x, and replays it later.
-
-    In evaluation, and without gradients, it calls `body` unchanged."""
+    """Return `body(model, x)` as a function that records its first step for each shape of x, and replays it later. In
+    evaluation, and without gradients, it calls `body` unchanged."""
     recordings: dict[tuple[Any, ...], _Recording] = {}
 
     def replayed(model: Any, x: Any) -> Variables:

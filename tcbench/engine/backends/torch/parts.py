@@ -1,6 +1,5 @@
-"""Frozen descriptions of a config's model and optimizer, which rungs change before they are built.
-
-The defaults are those of PyTorch."""
+"""Frozen descriptions of a config's model and optimizer, which rungs change before they are built. The defaults are
+those of PyTorch."""
 
 from __future__ import annotations
 

@@ -12,9 +12,8 @@ initialisation (PyTorch documentation, "Whole-network capture", uses three)."""
 
 
 class TorchReplay:
-    """A step that calls `runs` in order three times, then captures them as a CUDA graph, and replays that.
-
-    Input that the runs read, such as the batch, must stay at the same address."""
+    """A step that calls `runs` in order three times, then captures them as a CUDA graph, and replays that. Input that
+    the runs read, such as the batch, must stay at the same address."""
 
     def __init__(self, runs: Sequence[Callable[[], None]]) -> None:
         self._runs = tuple(runs)

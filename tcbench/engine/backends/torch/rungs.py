@@ -1,6 +1,5 @@
-"""PyTorch's rungs: every subclass of Rung in this module is one. They import PyTorch only inside their stages.
-
-A rung that another backend has under the same name means the same."""
+"""PyTorch's rungs: every subclass of Rung in this module is one. They import PyTorch only inside their stages. A rung
+that another backend has under the same name means the same."""
 
 import contextlib
 import shutil
@@ -54,9 +53,8 @@ class TorchBf16(Rung):
 
 
 class Compile(Rung):
-    """torch.compile: PyTorch traces the model at the first step and generates fused kernels between convolutions.
-
-    The first step takes minutes on a CPU; PyTorch caches the compiled code."""
+    """torch.compile: PyTorch traces the model at the first step and generates fused kernels between convolutions. The
+    first step takes minutes on a CPU; PyTorch caches the compiled code."""
 
     name = "compile"
     says = "generated kernels for the operations between convolutions (torch.compile)"
@@ -103,9 +101,8 @@ class TorchCudaGraph(Rung):
 
 
 class CudnnBenchmark(Rung):
-    """cuDNN's fastest algorithm for each convolution, found by timing them in the first steps.
-
-    `benchmark_limit` is 0 to time all algorithms; PyTorch's default is ten."""
+    """cuDNN's fastest algorithm for each convolution, found by timing them in the first steps. `benchmark_limit` is 0
+    to time all algorithms; PyTorch's default is ten."""
 
     name = "cudnn_benchmark"
     says = "cuDNN's algorithms chosen by timing them (torch.backends.cudnn.benchmark)"
@@ -201,9 +198,8 @@ class FusedOptimizer(Rung):
 
 
 class TorchNhwc(Rung):
-    """PyTorch's channels_last: tensors of shape (N, C, H, W) are stored as (N, H, W, C).
-
-    Tensor Cores read this layout without a transpose."""
+    """PyTorch's channels_last: tensors of shape (N, C, H, W) are stored as (N, H, W, C). Tensor Cores read this layout
+    without a transpose."""
 
     name = "nhwc"
     says = "channels last: no transposes around a convolution"

@@ -27,9 +27,8 @@ _CALIBRATION_CYCLES = 10_000_000
 
 
 class Site:
-    """The host CPU as a site, and the base class of GPU sites. Tensors share the feed's memory.
-
-    `backend` is PyTorch's name of the library that reduces tensors over ranks."""
+    """The host CPU as a site, and the base class of GPU sites. Tensors share the feed's memory. `backend` is PyTorch's
+    name of the library that reduces tensors over ranks."""
 
     backend = "gloo"
     clock: Clock
@@ -99,9 +98,8 @@ class GpuSite(Site):
             torch.cuda.synchronize()
 
     def upload(self, x: Any, t: Any) -> Batch:
-        """Copy a batch from the host to the GPU through one of two pinned buffers, in turn.
-
-        Tensors are returned as they are, because DALI's are on the GPU already."""
+        """Copy a batch from the host to the GPU through one of two pinned buffers, in turn. Tensors are returned as
+        they are, because DALI's are on the GPU already."""
         if isinstance(x, torch.Tensor):
             return x, t
         self._pinned = self._pinned[::-1]

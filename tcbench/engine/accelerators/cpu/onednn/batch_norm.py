@@ -191,8 +191,7 @@ def _bind_to_c(
     Args:
         functions: the library compiled from batch_norm.c.
         bind: schedules stages on a thread team (`Team.bind`).
-        scratch: returns a given number of bytes of scratch memory, which holds sums and factors.
-    """
+        scratch: returns a given number of bytes of scratch memory, which holds sums and factors."""
     norm, places = work.norm, [_ARRAYS.index(operand.name) for operand in work.operands]
     parts = max(1, min(norm.size * ITEM_BYTES[norm.dtype] // _PART_BYTES, _PARTS, norm.count))
     arguments = _CArguments(rows=norm.count, channels=norm.c, parts=parts)

@@ -21,9 +21,8 @@ def choose(engine: Engine, work: _Pass) -> Choice:
 
 
 def alternatives(engine: Engine, work: _Pass) -> list[Choice]:
-    """Return the implementations that are tried, oneDNN's preferred one first.
-
-    Each one's `bind` takes the arrays in the order of `work.operands`."""
+    """Return the implementations that are tried, oneDNN's preferred one first. Each one's `bind` takes the arrays in
+    the order of `work.operands`."""
     return [
         *_by_images(engine, work),
         *_by_filters(engine, work),
@@ -66,9 +65,8 @@ _LEAST_FILTERS = 32
 def _cut(
     engine: Engine, work: _Pass, part: Conv2d, stored: dict[str, Descriptor], steps: dict[str, int], slices: int
 ) -> list[Choice]:
-    """Return oneDNN's convolutions cut into slices of geometry `part`.
-
-    `stored` and `steps` are by name of the array (x, w or y); see `Binding`."""
+    """Return oneDNN's convolutions cut into slices of geometry `part`. `stored` and `steps` are by name of the array
+    (x, w or y); see `Binding`."""
     arguments = _ARGUMENTS[type(work)]
     operands = [
         Binding(index, stored[name], written=i == len(arguments) - 1, step=steps[name])

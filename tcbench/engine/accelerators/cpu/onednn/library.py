@@ -184,7 +184,6 @@ _INSTRUCTIONS = {"avx512_bf16": 0x80, "avx512_fp16": 0x100, "amx_bf16": 0xE00, "
 
 def instructions() -> int:
     """Return the instruction sets that oneDNN uses, as a `dnnl_cpu_isa_t`, or 0 if oneDNN cannot be used.
-
     ONEDNN_MAX_CPU_ISA limits them."""
     library, _ = _load()
     return 0 if library is None else int(library.dnnl_get_effective_cpu_isa())
@@ -249,8 +248,7 @@ class Engine:
             0, which would hide that training has diverged, so NumPy does such operations from then on.
         shared: scratch memory by name.
         changes: how often scratch memory has moved.
-        prepared: the choice of each operation, by its key.
-    """
+        prepared: the choice of each operation, by its key."""
 
     def __init__(self, n_threads: int) -> None:
         library, message = _load()
@@ -318,8 +316,7 @@ class Engine:
 
         Args:
             relu_after: apply ReLU to the result.
-            added: add the result to the previous output.
-        """
+            added: add the result to the previous output."""
         attributes = self._create("primitive_attr_create")
         self._call("primitive_attr_set_scratchpad_mode", attributes, _USER_SCRATCHPAD)
         post_ops = self._create("post_ops_create")

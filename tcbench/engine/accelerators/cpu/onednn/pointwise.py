@@ -64,9 +64,7 @@ def convert(engine: Engine, work: w.ToSingle | w.ToHalf) -> Choice:
 
 
 def max_pool(engine: Engine, work: w.MaxPoolForward | w.MaxPoolBackward) -> Choice:
-    """Return oneDNN's max pooling, forward or backward.
-
-    oneDNN's workspace has the format of the operand `place`."""
+    """Return oneDNN's max pooling, forward or backward. oneDNN's workspace has the format of the operand `place`."""
     pool = work.pool
     lengths = ((pool.p, pool.h), (pool.q, pool.w))
     padding_after = [(count - 1) * pool.stride + pool.ksize - size - pool.pad for count, size in lengths]
@@ -100,8 +98,7 @@ def _pooling(
     Args:
         maps: the layout and dtype.
         window: stride, size, dilation, padding before and padding after, each for rows and columns.
-        places: whether to pool maxima, with an operand of type uint8 for their places, rather than means.
-    """
+        places: whether to pool maxima, with an operand of type uint8 for their places, rather than means."""
     window, algorithm = tuple(map(library.dims, window)), library.POOLING_MAX if places else library.POOLING_AVERAGE
 
     def stored(dtype: str, sizes: tuple[int, ...]) -> Descriptor:
@@ -136,8 +133,7 @@ def _flat(engine: Engine, work: w.Pointwise, indices: tuple[int, ...], describe:
 
     Args:
         indices: oneDNN's arguments, in the order of the operands; the last one is written.
-        describe: returns the description for the descriptor's handle.
-    """
+        describe: returns the description for the descriptor's handle."""
     slices = n_slices(engine, work.size)
 
     def flat(dtype: str) -> Descriptor:

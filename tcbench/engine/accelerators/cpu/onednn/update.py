@@ -51,9 +51,8 @@ def _with_conversions(work: w.Unscale | w.PackGradients, stored: str) -> Choice:
 
 
 def cast(engine: Engine, source: Array, out: Array) -> None:
-    """Copy a contiguous array to `out` and convert it between float32 and 16 bits.
-
-    Uses update.c on all threads if it is compiled, else NumPy."""
+    """Copy a contiguous array to `out` and convert it between float32 and 16 bits. Uses update.c on all threads if it
+    is compiled, else NumPy."""
     code = CODES[source.dtype.name] or -CODES[out.dtype.name]
     launch = _conversion(engine, library.address(source), library.address(out), code, source.size)
     if launch is None:
@@ -64,9 +63,8 @@ def cast(engine: Engine, source: Array, out: Array) -> None:
 
 @functools.lru_cache(1 << 12)
 def _conversion(engine: Engine, source: int, out: int, code: int, size: int) -> Callable[[], int] | None:
-    """Return the launch of a conversion of `size` values between two addresses, or None without update.c.
-
-    `code` is the code of the 16-bit dtype, negative for a conversion to 16 bits."""
+    """Return the launch of a conversion of `size` values between two addresses, or None without update.c. `code` is the
+    code of the 16-bit dtype, negative for a conversion to 16 bits."""
     functions = _compiled()
     if functions is None:
         return None
@@ -174,9 +172,8 @@ def _matches_numpy(functions: ctypes.CDLL) -> bool:
 
 
 def _conversions_match_numpy(functions: ctypes.CDLL, stored: np.dtype[Any]) -> bool:
-    """Return whether update.c converts like NumPy, to and from the 16-bit dtype `stored`.
-
-    All 16-bit values are converted, and float32 numbers between them."""
+    """Return whether update.c converts like NumPy, to and from the 16-bit dtype `stored`. All 16-bit values are
+    converted, and float32 numbers between them."""
 
     def agree(source: Array, target: Array, code: int) -> bool:
         """Return whether the C function converts every number like NumPy; all NaN count as equal."""

@@ -75,9 +75,8 @@ def col2im(work: w.Col2im, a: Operands) -> None:
 
 
 def _images(conv: w.Conv2d) -> int:
-    """Return how many images one thread processes at a time.
-
-    It depends on the shape only, so that results do not depend on the number of threads."""
+    """Return how many images one thread processes at a time. It depends on the shape only, so that results do not
+    depend on the number of threads."""
     pixels = conv.p * conv.q
     return max(1, min(-(-conv.n // _PARTS), _COLUMNS // (pixels * conv.c * conv.r * conv.s)), _PIXELS // pixels)
 

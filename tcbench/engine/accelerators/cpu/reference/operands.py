@@ -53,8 +53,7 @@ class Operands:
     """The arrays of an operation by operand name.
 
     Each operand is an attribute: its array in the dtype of computation. If that is the stored dtype, the attribute is
-    the stored array itself, so that "inout" operands can be updated in place.
-    """
+    the stored array itself, so that "inout" operands can be updated in place."""
 
     def __init__(self, stored: Mapping[str, Array], exact: bool = False, convert: Convert = assign) -> None:
         self._stored, self._exact, self._convert = stored, exact, convert
@@ -73,9 +72,8 @@ class Operands:
         return self._stored[name]
 
     def result(self, name: str) -> Array:
-        """Return an array in which to compute an operand before `write`.
-
-        It is the stored array itself if that has the dtype of computation, else a new array."""
+        """Return an array in which to compute an operand before `write`. It is the stored array itself if that has the
+        dtype of computation, else a new array."""
         stored = self.raw(name)
         dtype = _DOUBLE if self._exact else compute_dtype(stored.dtype)
         return stored if stored.dtype == dtype else np.empty(stored.shape, dtype)
@@ -100,8 +98,7 @@ class Operands:
     def cut(self, names: str, rows: int | None = None) -> list[Operands]:
         """Return parts with some rows of the operands in `names` (separated by spaces) and the other operands whole.
 
-        Each part but the last has `rows` rows; by default as many as hold CHUNK values of the first operand.
-        """
+        Each part but the last has `rows` rows; by default as many as hold CHUNK values of the first operand."""
         first = self.raw(names.split()[0])
         rows = rows or max(1, CHUNK * len(first) // max(1, first.size))
         if len(first) <= rows:

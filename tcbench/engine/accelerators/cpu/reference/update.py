@@ -49,9 +49,8 @@ def unscale(_: w.Unscale, a: Operands) -> None:
 
 @computes(w.BatchedUpdate)
 def batched_update(work: w.BatchedUpdate, a: Operands) -> None:
-    """Update all parameters: unscale the gradient, apply weight decay and momentum, and round 16-bit weights.
-
-    A value whose gradient is not finite keeps its velocity and weight."""
+    """Update all parameters: unscale the gradient, apply weight decay and momentum, and round 16-bit weights. A value
+    whose gradient is not finite keeps its velocity and weight."""
     state = a.raw("state")
     if work.dynamic and state[w.OVERFLOWS] > 0:
         return

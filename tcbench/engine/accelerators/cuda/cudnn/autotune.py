@@ -73,9 +73,8 @@ class CupyWorkbench:
         return [int(buffer.data.ptr) for buffer in self._buffers]
 
     def _buffer(self, shape: tuple[int, ...], dtype: str) -> Any:
-        """Return a buffer filled with a repeated tile of random values.
-
-        Uses copies only: CuPy's own kernels would need cuRAND and CUDA's headers."""
+        """Return a buffer filled with a repeated tile of random values. Uses copies only: CuPy's own kernels would need
+        cuRAND and CUDA's headers."""
         buffer = self._empty(shape, dtype)
         tile = _tile(np.dtype(dtype), min(buffer.size, _TILE_VALUES))
         filled, total = tile.nbytes, buffer.nbytes

@@ -137,9 +137,7 @@ def _relu(lib: Library) -> c_void_p:
 
 def prepare_call(work: Work, handle: int, lib: Library | None = None) -> Call:
     """Prepare the call that does an operation on the stream of `handle`, a cudnnHandle_t. The function raises
-    CallError.
-
-    Raises CallError, LibraryError; ValueError for work that these calls cannot do."""
+    CallError. Raises CallError, LibraryError; ValueError for work that these calls cannot do."""
     if not isinstance(work, BatchNormCallForward | BatchNormCallBackward):
         raise ValueError(f"{work.name} is not one of cuDNN's older calls")
     norm = work.norm

@@ -104,9 +104,8 @@ def _nvrtc() -> dict[str, ctypes.CDLL]:
 
 
 def _companion(title: str, pattern: str) -> dict[str, ctypes.CDLL]:
-    """Load a library that cuDNN needs, in every installed version, and return it by file name. Raises LibraryError.
-
-    All versions are loaded because the CUDA version of a cuDNN outside the wheels is unknown."""
+    """Load a library that cuDNN needs, in every installed version, and return it by file name. Raises LibraryError. All
+    versions are loaded because the CUDA version of a cuDNN outside the wheels is unknown."""
     names = [pattern.format(major) for major in _majors()]
     loaded = {name: library for name in names if (library := _open(name)) is not None}
     if not loaded:

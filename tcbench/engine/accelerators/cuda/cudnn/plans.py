@@ -101,9 +101,8 @@ class PlanFacts:
 
 @dataclass(frozen=True)
 class PlanCandidate:
-    """A plan within the workspace limit: built, or timed by an earlier process (`time_s`).
-
-    `place`: its place in the heuristic's order."""
+    """A plan within the workspace limit: built, or timed by an earlier process (`time_s`). `place`: its place in the
+    heuristic's order."""
 
     place: int
     plan: str
@@ -221,9 +220,8 @@ class Search:
         self.graph.build_plan_at_index(chosen.place)
 
     def compiled(self, most: float) -> dict[str, BuiltPlan]:
-        """Build the runtime-compiled plans that autotuning would time, at most `most`; return them by tag.
-
-        Raises the reason if none builds."""
+        """Build the runtime-compiled plans that autotuning would time, at most `most`; return them by tag. Raises the
+        reason if none builds."""
         built: dict[str, BuiltPlan] = {}
         precompiled = 0
         for plan, place in self._places().items():

@@ -63,9 +63,8 @@ class BatchNorm(ForwardNode):
     def _evaluate_on(
         self, accelerator: Accelerator, x: Array, gamma: Array, beta: Array, *residuals: Array
     ) -> tuple[Array]:
-        """Normalise with the running statistics, for inference only: there is no gradient.
-
-        Waits for the device, because scale and bias (C,) are computed on the host."""
+        """Normalise with the running statistics, for inference only: there is no gradient. Waits for the device,
+        because scale and bias (C,) are computed on the host."""
         if chainer.config.enable_backprop:
             raise NotImplementedError(
                 "batch_norm: evaluation has no gradient: call it under chainer.no_backprop_mode()"

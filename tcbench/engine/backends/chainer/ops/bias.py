@@ -50,7 +50,6 @@ class Bias(ForwardNode):
 
 
 def bias(x: Variable, b: Variable, *, layout: Layout, relu: bool = False) -> Variable:
-    """Return [relu](x + b) per channel. b is (C,), and float32 even if x is float16.
-
-    It overwrites x, so nothing else may read x."""
+    """Return [relu](x + b) per channel. b is (C,), and float32 even if x is float16. It overwrites x, so nothing else
+    may read x."""
     return Bias(layout, relu).apply((x, b))[0]

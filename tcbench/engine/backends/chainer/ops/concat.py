@@ -30,9 +30,8 @@ class Concatenation(ForwardNode):
         return (y,)
 
     def places(self) -> list[tuple[int, int, int, int]]:
-        """Return the place of each input in the output as (rows, width, total width, first column).
-
-        The output is taken as a matrix, as `work.PutColumns` does; widths are numbers of columns."""
+        """Return the place of each input in the output as (rows, width, total width, first column). The output is taken
+        as a matrix, as `work.PutColumns` does; widths are numbers of columns."""
         rows = math.prod(self.shapes[0][: self.axis])
         widths = [math.prod(shape[self.axis :]) for shape in self.shapes]
         begins = itertools.accumulate(widths, initial=0)

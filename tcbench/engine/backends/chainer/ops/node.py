@@ -50,9 +50,8 @@ def logical(shape: tuple[int, ...], layout: Layout) -> tuple[int, int, int, int]
 
 
 OnGradient = Callable[[Any, Array], None]
-"""A listener that is called with a variable's node and its gradient as soon as that is launched.
-
-Chainer itself assigns gradients to parameters only after all of backward has run."""
+"""A listener that is called with a variable's node and its gradient as soon as that is launched. Chainer itself assigns
+gradients to parameters only after all of backward has run."""
 
 _on_gradient = Current[OnGradient | None](None)
 
@@ -120,9 +119,8 @@ def add_into(accelerator: Accelerator, a: Array, b: Array, out: Array) -> tuple[
 
 
 class Gradient(Node):
-    """The node of a gradient operation, which `launch` computes from an accelerator and gradients.
-
-    It has no gradient of its own."""
+    """The node of a gradient operation, which `launch` computes from an accelerator and gradients. It has no gradient
+    of its own."""
 
     def __init__(self, launch: Callable[..., tuple[Array, ...]]) -> None:
         self.launch = launch
@@ -156,9 +154,8 @@ class ForwardNode(Node):
     def backward_accumulate(
         self, indexes: tuple[int, ...], gys: Variables, accumulated: tuple[Variable | None, ...]
     ) -> Variables:
-        """Return the gradients of the inputs at `indexes`, each added to the one accumulated so far, if any.
-
-        The listener of `on_gradient` is called with each new gradient before the addition."""
+        """Return the gradients of the inputs at `indexes`, each added to the one accumulated so far, if any. The
+        listener of `on_gradient` is called with each new gradient before the addition."""
         gxs = self.backward(indexes, gys)
         if (listener := _on_gradient.value) is not None:
             for index, gx in zip(indexes, gxs, strict=True):

@@ -1,6 +1,5 @@
-"""The rung `fused`: batch normalisation, the shortcut's addition and ReLU in one operation.
-
-This saves launches and memory traffic."""
+"""The rung `fused`: batch normalisation, the shortcut's addition and ReLU in one operation. This saves launches and
+memory traffic."""
 
 from dataclasses import replace
 from typing import Any, ClassVar

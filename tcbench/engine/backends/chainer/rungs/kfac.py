@@ -1,6 +1,5 @@
-"""The rung `kfac`: SGD applies gradients that were divided by the curvature of the loss, layer by layer.
-
-Training with very large batches takes fewer steps, each of which costs more."""
+"""The rung `kfac`: SGD applies gradients that were divided by the curvature of the loss, layer by layer. Training with
+very large batches takes fewer steps, each of which costs more."""
 
 import functools
 from dataclasses import replace

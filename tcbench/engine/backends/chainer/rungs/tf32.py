@@ -1,6 +1,5 @@
-"""The rung `tf32`: float32 storage, with Tensor Core convolutions of inputs rounded to TensorFloat-32.
-
-TensorFloat-32 has 10 bits of fraction."""
+"""The rung `tf32`: float32 storage, with Tensor Core convolutions of inputs rounded to TensorFloat-32. TensorFloat-32
+has 10 bits of fraction."""
 
 from dataclasses import replace
 from typing import Any, ClassVar
