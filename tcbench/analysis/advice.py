@@ -182,8 +182,7 @@ def candidates(
 
 
 def is_candidate(rungs: Sequence[str]) -> Callable[[Sequence[str]], bool]:
-    """Return a function that tells whether a config, given by its rungs, may be among the `candidates` for a config of
-    these `rungs`."""
+    """Return a function that tells whether a config (its rungs) can be among the `candidates` for these `rungs`."""
     remedied = {frozenset(_apply(remedy, rungs) or ()) for remedy in REMEDIES} - {frozenset()}
     return lambda config: _adds_to(rungs, config) or frozenset(config) in remedied
 
@@ -216,13 +215,14 @@ def best_measured(gains: Iterable[Gain]) -> Gain | None:
 
 
 def _shorten(effects: Iterable[Effect], phase: str) -> bool:
-    """Return whether one of the effects shortens a phase, given by name, in which a CPU computes."""
+    """Return whether one of the effects shortens a phase of a CPU's step, given by name. `update` and `curvature`
+    shorten only their own phases, and all other effects only the other phases."""
     phases: dict[Effect, tuple[str, ...]] = {"update": ("update",), "curvature": CURVATURE}
     return any(phase in phases.get(e, ()) or (e not in phases and phase not in ("update", *CURVATURE)) for e in effects)
 
 
 def _has_effect(effect: Effect, bottleneck: Bottleneck) -> bool:
-    """Return whether the cell spends any time on what the effect shortens."""
+    """Return whether the cell spends time on what the effect shortens. Checks only `curvature` and the all-reduce."""
     if effect == "curvature":
         return any(phase.name in CURVATURE for phase in bottleneck.phases)
     return effect not in _AGAINST["network-bound"] or bool(bottleneck.needs.network_s)

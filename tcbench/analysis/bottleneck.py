@@ -244,8 +244,8 @@ def explain_timeline(timeline: Timeline) -> Bottleneck:
     work that began in a step or was launched by one, since a GPU may lag behind its host. A phase's time on the host
     excludes waiting for the GPU. If the input has its own threads, the host's phase `io` consists of waiting for input.
 
-    A timeline that was made from a record's phases on a GPU or in timed steps is explained by its record
-    (`explain_records`). Raises SelectionError for a timeline without steps."""
+    A timeline made from a record is explained by that record (`explain_records`) if its phases were measured on a GPU
+    or in the timed steps. Raises SelectionError for a timeline without steps."""
     record = timeline.record
     measured = record.measurement if record else None
     from_record = timeline.spans_in("gpu") or (measured and measured.phases_are_timed)
@@ -314,8 +314,8 @@ def _allreduce_times(phases: Sequence[PhaseCost]) -> tuple[float, float, float]:
     """Return the seconds per step of the all-reduce, the part of them that the host's time includes, and the part that
     the GPU's time includes.
 
-    NCCL's kernels run on the GPU, and the host only launches them; MPI is called on the host, and the GPU only copies.
-    The longer of the two is the exchange."""
+    NCCL's kernels run on the GPU, and the host only launches them, which stays part of its other work. MPI is called on
+    the host, and the GPU only copies. So the longer of the two times is the exchange."""
     allreduce = next((phase for phase in phases if phase.name == ALLREDUCE), PhaseCost(ALLREDUCE, 0.0))
     host_s, device_s = allreduce.host_s, allreduce.device_s or 0.0
     return max(host_s, device_s), host_s if host_s >= device_s else 0.0, device_s

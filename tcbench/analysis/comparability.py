@@ -160,8 +160,7 @@ def _stack_words(stack: Values, stacks: Sequence[Values], differing: Iterable[tu
 
 
 def distance(first: Cell, second: Cell) -> int:
-    """Return the number of facts in which two cells differ. Facts by which cells are paired (`_IDENTITY`) do not
-    count."""
+    """Return the number of facts in which two cells differ, without those by which cells are paired (`_IDENTITY`)."""
     facts, other_facts = _cell_facts(first), _cell_facts(second)
     return sum(facts.get(key) != other_facts.get(key) for key in facts.keys() | other_facts.keys())
 
@@ -194,8 +193,7 @@ def values(records: Iterable[Record]) -> Values:
 
 @functools.lru_cache(4096)
 def _cell_facts(cell: Cell) -> FactValues:
-    """Return the facts of a cell that matter for comparability. Facts by which cells are paired (`_IDENTITY`) are left
-    out."""
+    """Return a cell's facts that matter for comparability, without those by which cells are paired (`_IDENTITY`)."""
     facts: dict[tuple[str, str], str] = {}
     for name, value in cell_settings(cell).items():
         if name == "device":

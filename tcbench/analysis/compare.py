@@ -595,8 +595,8 @@ def _judged(
 
 
 def phase_trials(before: Trials, after: Trials, step_s: float, by_round: bool) -> PhaseTrials:
-    """Return the phases of both sides as they are judged. None are judged if either side's phases were not measured in
-    the timed steps, or if the two sides have different phases."""
+    """Return the times by which a cell's phases are judged, given the base's `step_s`. Return `phase_tests.NONE` if a
+    side's phases are too imprecise (`times_phases`), or if the sides have different phases or clocks."""
     clock: ClockName = "device" if before.fills_device else "host"
     base_times, current_times = before.phase_times(clock), after.phase_times(clock)
     timed = before.times_phases and after.times_phases and before.fills_device == after.fills_device
@@ -606,7 +606,8 @@ def phase_trials(before: Trials, after: Trials, step_s: float, by_round: bool) -
 
 
 def _attributed(pair: CellComparison, before: Trials, after: Trials, in_turns: bool) -> CellComparison:
-    """Return the pair with the changes of its phases, and with the phase that grew most, if one grew significantly."""
+    """Return the pair with the changes of its phases, the phase that grew most (None unless significantly), and, if it
+    has a ratio, the times by which its phases are judged."""
     clock: ClockName = "device" if before.fills_device and after.fills_device else "host"
     current_times = after.phase_times(clock)
     difference, changes = rounds.difference if in_turns else welch.difference, []

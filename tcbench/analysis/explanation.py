@@ -105,8 +105,8 @@ def _place(summary: CellSummary) -> object:
 
 
 def _tried_configs(summary: CellSummary, summaries: Sequence[CellSummary]) -> dict[tuple[str, ...], Tried]:
-    """Return the rate in images/s and the ratio to this cell's rate of each measured config that may be a candidate for
-    it, by the config's rungs. `summaries` are the cells with the key `_place(summary)`. Ablations are left out."""
+    """Return, by rungs, the measured configs that can be candidates for a cell: the images/s of each, and their ratio
+    to the cell's. `summaries` are the cells with the key `_place(summary)`. Ablations are left out."""
     may_be = is_candidate(summary.cell.rungs)
     return {
         other.cell.rungs: (other.images_per_s.value, rate_ratio)

@@ -141,8 +141,8 @@ class PhaseTrials:
         )
 
     def estimate(self, *names: str, common: Mapping[str, float] = NOTHING) -> Estimate | None:
-        """Return the ratio of throughputs current / base if only the phases `names` had changed. `common` holds, by
-        other phase, the fraction of its relative change that is subtracted.
+        """Return the ratio of step throughputs, current / base, if only the phases `names` had changed. `common` holds,
+        by other phase, the fraction of its relative change that is subtracted.
 
         None without names, if one of them cannot be judged, or if a changed step would take no time."""
         if not names or not set(names) <= set(self.names):
@@ -176,8 +176,9 @@ def _dot_product(first: Sequence[float], second: Sequence[float]) -> float:
 
 @dataclass(frozen=True)
 class PhaseVerdict:
-    """The verdict on one phase. `unadjusted` is its ratio of throughputs with pooled noise, `adjusted` is the ratio
-    without changes that it shares with the other phases, and `decision` is None if nothing significant was found."""
+    """The verdict on one phase. `unadjusted`: the ratio of step throughputs, current / base, if only this phase had
+    changed; noise is pooled over cells. `adjusted`: the same ratio after subtracting the change that is common to all
+    phases. `decision`: None if nothing significant was found."""
 
     unadjusted: Estimate
     adjusted: Estimate
@@ -185,7 +186,8 @@ class PhaseVerdict:
 
     @property
     def slower_by(self) -> Interval:
-        """How much longer the phase takes, as a fraction of the base's step."""
+        """How much longer the phase takes, as a fraction of the base's step. `slower` and `unsettled` rest on the
+        `adjusted` ratio. Other phases, such as those between which work moved, are judged by their own times."""
         estimate = self.adjusted if self.decision in ("slower", "unsettled") else self.unadjusted
         ratio = estimate.inverse.ratio.interval()
         return Interval(ratio.value - 1, ratio.low - 1, ratio.high - 1)
@@ -197,7 +199,8 @@ NONE = PhaseTrials(1.0, {}, {})
 
 def judge(cells: Sequence[PhaseTrials], rule: Rule) -> list[dict[str, PhaseVerdict]]:
     """Return, for each cell, the verdicts on its phases by phase name. `rule` is the rule for a whole step, after
-    division among the cells."""
+    division among the cells. A phase that is slower by itself stays `slower` only if no other phase of its cell makes
+    up for it."""
     judged: list[dict[str, PhaseVerdict]] = [{} for _ in cells]
     for name in dict.fromkeys(name for cell in cells for name in cell.names):
         unadjusted, adjusted = _pooled_estimates(cells, name), _adjusted_estimates(cells, name)
@@ -216,6 +219,7 @@ def judge(cells: Sequence[PhaseTrials], rule: Rule) -> list[dict[str, PhaseVerdi
         return any(estimate is None or estimate.ratio.limit(1 - level) >= 1 for estimate in pairs)
 
     slower = [(n, name) for n, phases in enumerate(judged) for name, phase in phases.items() if phase.decision]
+    # Holm's procedure: cells that pass this test leave their share of the level to the rest.
     cell_count, unsure = sum(bool(cell.names) for cell in cells), slower
     family_level = _MOVED * rule.change_level * cell_count
     level = family_level / max(1, cell_count)
@@ -243,6 +247,7 @@ def power(cells: Sequence[PhaseTrials], judged: Sequence[Mapping[str, PhaseVerdi
     """Return the statistical power: the share of phases in which a loss of `rule.slowdown` of the step would be
     detected. `judged` holds the verdicts of `judge` on the same cells. None if no phase is judged."""
     sums = functools.cache(functools.partial(_adjusted_estimates, cells))
+    # Pairs of phases are only tested against 1: at level 0.5 the test against the threshold just compares the value.
     pair_rule = replace(rule, level=0.5, change_level=_MOVED * rule.change_level)
     powers = []
     for number, (cell, phases) in enumerate(zip(cells, judged, strict=True)):

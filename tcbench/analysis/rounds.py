@@ -51,9 +51,9 @@ def trend(*sides: Sequence[float], tests: int = 1) -> Literal[-1, 0, 1]:
     """Return 1 if the figures of every side rise from trial to trial, -1 if those of every side fall, and 0 if neither
     is significant. `tests` is the number of tests that share the level.
 
-    Uses Kendall's S summed over the sides, with its normal approximation (R. Hirsch and J. Slack, "A nonparametric
-    trend test for seasonal data with serial dependence", Water Resources Research 20, 1984). In addition, each side
-    must reach half of its largest possible S."""
+    Uses Kendall's S summed over the sides, with its continuity-corrected normal approximation (R. Hirsch and J. Slack,
+    "A nonparametric trend test for seasonal data with serial dependence", Water Resources Research 20, 1984). In
+    addition, each side must reach half of its largest possible S."""
     scores = [sum((y > x) - (y < x) for x, y in combinations(figures, 2)) for figures in sides]
     counts = [len(figures) for figures in sides]
     error = math.sqrt(sum(n * (n - 1) * (2 * n + 5) / 18 for n in counts))

@@ -40,7 +40,7 @@ class Scatter:
     pool: tuple[str, ...]
 
     def group(self, trials: Trials) -> SampleStats:
-        """Return the mean log rate of a cell's trials, with their variance shrunk towards the run's scatter."""
+        """Return a cell's mean log rate. Its variance, without round effects, is shrunk towards the run's scatter."""
         logs = [log for _, log in trials]
         n, mean = len(logs), math.fsum(logs) / len(logs)
         adjusted_logs = [log - self.round_effects.get(round_id, 0.0) for round_id, log in trials]

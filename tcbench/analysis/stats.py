@@ -53,8 +53,7 @@ def stall_s(times_s: Sequence[float]) -> float | None:
 
 
 def typical(values: Sequence[float]) -> float:
-    """Return the mean of `values` without the highest and the lowest tenth (at least one of each, from three values
-    on).
+    """Return the mean of `values` without the highest and lowest tenth (at least one of each if there are three).
 
     With real data a trimmed mean is more efficient than the median and about as robust (S. Stigler, "Do robust
     estimators work with real data?", Annals of Statistics 5, 1977). Raises StatisticsError without a value."""

@@ -36,8 +36,8 @@ MOST_TRIALS = 1000
 
 @dataclass(frozen=True)
 class HeldBack:
-    """The interval that keeps a ratio inconclusive although its 95% interval lies on one side of the threshold. It
-    includes 1 if `no_change`, else the threshold."""
+    """The interval that keeps a ratio inconclusive although its 95% interval lies on one side of the threshold.
+    `no_change`: it includes 1, so perhaps nothing changed. Otherwise it includes the threshold."""
 
     confidence: float
     interval: Interval
@@ -81,8 +81,9 @@ class Rule:
         return "pass" if low > worst else "inconclusive"
 
     def held_back(self, ratio: LogRatio) -> HeldBack | None:
-        """Return the interval that keeps a ratio inconclusive although its 95% interval excludes the threshold. None if
-        the ratio is not inconclusive, or if its 95% interval includes the threshold."""
+        """Return the interval that keeps a ratio inconclusive although its 95% interval excludes the threshold, else
+        None. A verdict can need a stricter level than 5% two-sided. The interval has the level of the test of change if
+        only this test fails, else the level of the test against the threshold."""
         worst, interval_95 = 1 - self.threshold, ratio.interval()
         if self.judge(ratio) != "inconclusive" or interval_95.low <= worst <= interval_95.high:
             return None

@@ -132,7 +132,7 @@ class ProfileRequest(msgspec.Struct, frozen=True):
     least_s: float = 0.0
 
     def for_rank(self, rank: int) -> "ProfileRequest":
-        """Return the request for one of many ranks, which writes a file of its own."""
+        """Return the request for one of many ranks: a file of its own, layers included, and no least duration."""
         return ProfileRequest(f"{self.path}.rank{rank}", self.activities)
 
 

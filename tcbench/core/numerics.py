@@ -26,11 +26,11 @@ SCHEMA_VERSION = 1
 Scaling = Literal["none", "static", "dynamic"]
 Sharding = Literal["whole", "ranks", "turns"]
 """How a step processes its images. `whole`: all at once. `ranks`: in shards, with averaged gradients, as ranks do.
-`turns`: in shards that are steps, as one rank does at its own batch size."""
+`turns`: in shards one after the other, with an update after each, as a single rank trains at one rank's batch size."""
 Rate = Literal["constant", "own", "scaled", "warm-up"]
 """The learning rate schedule. `constant`: the setting's rate. The others follow P. Goyal et al. ("Accurate, Large
-Minibatch SGD", 2017) and are divided by 10 three times. `own`: one rank's rate. `scaled`: the number of ranks times
-that. `warm-up`: the same after a gradual warm-up."""
+Minibatch SGD", 2017) and are divided by 10 three times. `own`: one rank's rate. `scaled`: one rank's rate times the
+number of ranks. `warm-up`: the scaled rate after a gradual rise from one rank's."""
 GradientKind = Literal["weights", "activations"]
 KINDS: tuple[GradientKind, ...] = ("weights", "activations")
 """Gradients of the parameters, and gradients of the outputs of each convolution and of the classifier."""
@@ -124,7 +124,7 @@ class TrainingSetting(msgspec.Struct, frozen=True, kw_only=True):
         return ALL_TECHNIQUES[BASE if self.ranks == 1 else ONE_RANK]
 
     def learning_rate_at(self, step: int, rate: Rate) -> float:
-        """Return the learning rate of a step in a schedule."""
+        """Return the learning rate of the step with this index, in the schedule `rate`."""
         if rate == "constant":
             return self.learning_rate
         top = self.learning_rate * (1 if rate == "own" else self.ranks)

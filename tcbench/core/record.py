@@ -93,7 +93,8 @@ class CudnnSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 class MeasureSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Settings for measuring a cell. The timed pass ends when the 95% confidence interval of the mean step time has the
-    relative half-width `target`, or after `max_time_s` seconds."""
+    relative half-width `target`, or after `max_time_s` seconds. Of every `block_steps` steps the first is not
+    counted."""
 
     target: float = 0.02
     max_time_s: float = 60.0
@@ -112,9 +113,9 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, cache_
     """One config at one batch size and number of ranks, with everything that a worker needs to run it.
 
     `batch_size` is per rank. `device` is "cpu", "cuda:N" or "virtual:CARD"; the ranks of a host take its devices in
-    order. `scenario_cudnn` is set if the config is an ablation, where `cudnn` differs in one setting from the
-    scenario's. `host_speed` scales the speed at which the host seems to run to a simulated device. `unit` is the noun
-    for the elements of a batch. `base` is the config that speed-up factors refer to, if the scenario sets one."""
+    order. `scenario_cudnn` holds the scenario's settings if the config is an ablation, which changes `cudnn`; else
+    None. `host_speed`: with a simulated device, results are as if the host were this many times as fast. `unit` is the
+    noun for the elements of a batch. `base` is the config that speed-up factors refer to, if the scenario sets one."""
 
     scenario: str
     backend: str
@@ -199,7 +200,8 @@ COPIED_FIELDS = frozenset(
     {*Cell.__struct_fields__}
     & {name for name, value in vars(Selection(threads=None)).items() if value is not None} - {"device"}
 )
-"""The fields that a cell copies from the selection, whatever the scenario and the machine are."""
+"""The fields that a cell copies from the selection, whatever the scenario and the machine are: those that both have,
+without None as the default, except the device."""
 
 
 def cell_settings(part: msgspec.Struct, prefix: str = "") -> dict[str, Any]:
@@ -258,7 +260,7 @@ class PhaseTimes(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PlanChoice(msgspec.Struct, frozen=True, array_like=True):
-    """The implementation that was chosen for a work: cuDNN's plan, or on a CPU oneDNN's implementation or "numpy".
+    """The implementation chosen for an operation: cuDNN's plan, or on a CPU oneDNN's implementation or "numpy".
 
     JSON stores it as a list in this order, so new fields go to the end.
 
@@ -522,8 +524,8 @@ class GpuSample(msgspec.Struct, frozen=True, array_like=True):
 
 class GpuState(msgspec.Struct, frozen=True, kw_only=True):
     """A GPU's settings at the start of a trial; None for settings that it does not report. `sm_clock_set_mhz` and
-    `memory_clock_set_mhz` are the application clocks, `default_sm_clock_mhz` is the default of the former. With MIG,
-    samples describe the whole GPU, not one slice, and have no energy."""
+    `memory_clock_set_mhz` are the application clocks, `default_sm_clock_mhz` is the default of `sm_clock_set_mhz`. With
+    MIG, samples describe the whole GPU, not one slice, and have no energy."""
 
     driver: str | None = None
     power_limit_w: float | None = None
@@ -563,8 +565,7 @@ class GpuSamples(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def mean_power_w(self) -> float | None:
         """Mean power in the timed pass: from the energy counter if the GPU has one, else the mean of the power
-        readings,
-        which many GPUs average over a second. None with MIG, where both describe the whole GPU."""
+        readings, which many GPUs average over a second. None with MIG, where both describe the whole GPU."""
         timed = () if self.state.mig else self.timed
         counted = [(s.time_s, s.energy_j) for s in timed if s.energy_j is not None]
         if len(counted) > 1 and counted[-1][1] > counted[0][1]:

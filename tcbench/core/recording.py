@@ -44,8 +44,8 @@ class ApiCall(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Activity(msgspec.Struct, frozen=True, array_like=True):
-    """An activity of a GPU or, of kind "input", of a thread of the input, whose number is `stream`. `graph` is the
-    captured graph that it belongs to, if any, and `graph_node` its node there, if known."""
+    """An activity of a GPU, or (kind "input") of an input thread, in which case `stream` is the thread's number.
+    `graph` is the captured graph that it belongs to, if any, and `graph_node` its node there, if known."""
 
     kind: ActivityKind
     name: str

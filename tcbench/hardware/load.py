@@ -68,8 +68,7 @@ def _counts(root: int, pids: Iterable[int], reaped: bool = False) -> Counts | No
     """Return the present counters of the processes `pids` and of the processors that this process may use; None if they
     are unavailable.
 
-    The quota of the control group of the process `root` counts. With `reaped`, the CPU time of ended children does
-    too."""
+    `throttled_s` is that of `root`'s control group. With `reaped`, the CPU time includes that of ended children."""
     processors, missing = kernel.affinity(), kernel.affinity()
     try:
         busy_s = stolen_s = 0.0

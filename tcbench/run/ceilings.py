@@ -22,12 +22,11 @@ from tcbench.run.worker_launch import python_module, worker_environment
 
 
 def find_ceilings(summary: CellSummary, reached: Mapping[str, Reached], *, fresh: bool, progress: Progress) -> Ceilings:
-    """Return the ceilings of a cell's device.
+    """Return the ceilings of a cell's device, raised to any higher rate that parts of steps `reached` on it.
 
-    For a device of this machine they come from the cache unless `fresh`, else they are measured. For another machine
-    they come from the cache, else from the property file of its GPU. `reached` holds rates that parts of steps reached
-    on the device. If a rate exceeds a ceiling of this very machine, the ceilings are measured again; a ceiling that is
-    still exceeded is raised to the rate.
+    For a device of this machine they come from the cache. They are measured if they are missing there, if
+    `fresh`, or if a rate that was reached on this very machine exceeds one of them. Ceilings measured on a busy machine
+    are not stored. For another machine they come from the cache, else from the property file of its GPU.
 
     Raises SelectionError if the ceilings of another machine are unknown."""
     limits, is_here = _cached(summary), _is_here(summary)
@@ -91,8 +90,7 @@ def _from_file(summary: CellSummary) -> Ceilings | None:
 
 
 def card_of(summary: CellSummary) -> GpuFile | None:
-    """Return the GPU that a cell ran on or that was simulated, by its device name, or None if it has no property
-    file."""
+    """Return the GPU that a cell ran on or that was simulated, by its device name; None without a property file."""
     environment = summary.environment
     name = environment and (environment.gpu.name if environment.gpu else environment.device_name)
     return next((card for card in map(gpus.load, gpus.NAMES) if card.device_name == name), None)
@@ -120,7 +118,7 @@ def _measure(summary: CellSummary) -> Ceilings:
 
 
 def main() -> None:
-    """Measure the device named on the command line, and print JSON."""
+    """Measure the device named on the command line, and print JSON, with a remark if the CPU was busy otherwise."""
     before = load.own_counts()
     value = kind_of(sys.argv[1]).ceilings(sys.argv[1], int(sys.argv[2]))
     meanwhile = load.between(before, load.own_counts()) if sys.argv[1] == "cpu" else None

@@ -85,8 +85,7 @@ def trace_all(
 
 
 def _traced(cell: Cell) -> Cell:
-    """Return the cell without the settings that do not change its trace. Cells that give the same result have equal
-    traces."""
+    """Return the cell without settings that do not change its trace. Cells with the same result have equal traces."""
     return msgspec.structs.replace(
         cell,
         scenario="",
@@ -145,8 +144,7 @@ def _from_entry(entry: Entry | None) -> Demand | None:
 
 @functools.cache
 def _work(key: str) -> Work:
-    """Return the operation that a key (`Work.key`) describes. Raises ValueError or KeyError for a key of another
-    version."""
+    """Return the operation that a key (`Work.key`) describes. Raises ValueError or KeyError for an outdated key."""
     fields: dict[str, Any] = json.loads(key)
     kind = _kinds()[fields.pop("work")]
     return msgspec.convert(fields, kind, strict=False)

@@ -17,8 +17,8 @@ def runs_on_host(cell: Cell) -> bool:
 
 
 def absent_device(figures: GpuFile) -> tuple[DeviceKind, Device]:
-    """Return the device with the figures of a GPU that is not in this machine, preceded by its kind. Raises
-    SelectionError if no kind of device can forecast it."""
+    """Return the kind of device that forecasts a GPU that is not in this machine, and the device. `figures` is the
+    GPU's property file. Raises SelectionError if no kind can forecast it."""
     for kind in device_kinds().values():
         device = kind.absent(figures)
         if device is not None:

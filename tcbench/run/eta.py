@@ -43,7 +43,8 @@ class CellTimes:
     measured: bool = False
 
     def with_record(self, record: Record, pace: float) -> CellTimes:
-        """Return the times after one more trial, which ran at this pace (`TimeLeft.pace`)."""
+        """Return the times after one more trial, which ran at this pace (`TimeLeft.pace`). Tuning happens in the first
+        warm-up step: its time is the excess over a mean step."""
         tuning_s, measured = 0.0, record.measurement
         if measured and any(plan.budget_s is not None and not plan.from_cache for plan in measured.plans):
             tuning_s = max(0.0, sum(measured.warmup_times_s[:1]) - statistics.fmean(measured.step_times_s))
@@ -73,7 +74,8 @@ class TimeLeft:
     foreseen: Mapping[Cell, float] = field(default_factory=dict)
 
     def finished(self, record: Record) -> TimeLeft:
-        """Return the estimate after the first of the remaining trials has ended."""
+        """Return the estimate after the first of the remaining trials has ended. If it is ok, it also updates the pace,
+        unless no trial was seen before."""
         times, now = self.seen.get(record.cell, CellTimes()), self
         if self.seen and record.status == "ok":
             (*_, took_s) = times.with_record(record, 1.0).durations_s
@@ -91,8 +93,8 @@ class TimeLeft:
 
     @property
     def pace(self) -> float:
-        """The factor by which trials take longer now than at the begin of the run: the median of the last `ratios`, or
-        1 if it is within their usual scatter. A single wrong estimate has no effect, three of five have one."""
+        """The factor by which trials take longer now than at the begin of the run: the median of the last five `ratios`
+        (missing ones count as 1), or 1 if that is within their usual scatter."""
         ratio = statistics.median((*self.ratios, *[1.0] * (_LAST_TRIALS - len(self.ratios))))
         return 1.0 if 1 / _SCATTER < ratio < _SCATTER else ratio
 
@@ -101,7 +103,9 @@ class TimeLeft:
         return self._tuning_s(cell) + self.pace * self._untuned_s(cell)
 
     def _untuned_s(self, cell: Cell) -> float:
-        """Return the expected seconds of a trial without tuning, at the pace of the run's begin."""
+        """Return the expected seconds of a trial without tuning, at the pace of the run's begin: the median of the
+        cell's finished trials, else `_sum_s` with the running trial's step time, else `_sum_s` scaled by the ratio at
+        measured cells."""
         if durations_s := self.seen.get(cell, CellTimes()).durations_s:
             return statistics.median(durations_s)
         if self.running and self.running[0] == cell:

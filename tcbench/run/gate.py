@@ -154,7 +154,8 @@ class Gate:
 
     def certain(self) -> tuple[Trial, ...]:
         """Return the trials that each unfinished cell still needs for its present look, in the order in which they run.
-        None of them depends on the results of the others. Empty at the end of the gate."""
+        None of them depends on the results of the others. After the first look, the cells farthest from the threshold
+        come first. Empty at the end of the gate."""
         unfinished = [(place, cell) for place, cell in enumerate(self.cells) if not cell.is_over(self.interims)]
         numbers = range(self.interims[-1].trials)
         turns = [(number, *cell) for number in numbers for cell in unfinished]
@@ -180,7 +181,7 @@ class Gate:
         return gate if gate.certain() else gate.ended()
 
     def ended(self) -> Gate:
-        """Return the gate after its present look, judging the cells that have all its trials."""
+        """Return the gate after its present look, which judges the cells that have all trials of the look."""
         number = next((cell.interims_taken for cell in self.cells if not cell.is_over(self.interims)), None)
         return self if number is None else self._judged(number)
 
@@ -308,7 +309,7 @@ def summary(verdicts: Sequence[GateVerdict]) -> str:
 
 
 def _with_reason(cell: CellComparison, verdict: GateVerdict) -> CellComparison:
-    """Return the cell with the reason why the gate left it undecided."""
+    """Return the cell. If the gate left it undecided, `why` is the gate's reason, and `held_back` is dropped."""
     left_open = cell.verdict == "inconclusive" and verdict.why is not None
     return replace(cell, why=verdict.why, held_back=None) if left_open else cell
 

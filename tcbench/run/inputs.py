@@ -249,8 +249,7 @@ def files_beside(paths: Iterable[Path], pattern: str) -> dict[Path, Path]:
     """Return the files that match a glob, by their resolved paths. `paths` are folders, which are searched, and files
     of records, whose folders are searched without subfolders.
 
-    Next to a file that git does not track, files that it tracks are skipped: they may be from someone
-    else."""
+    Next to a file that git does not track, files that git tracks are skipped: they may be from someone else."""
     from tcbench.core.git import tracked
 
     matches = dict[Path, Path]()

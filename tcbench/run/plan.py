@@ -159,9 +159,9 @@ def _without_other_precision(configs: tuple[Config, ...], device: Device) -> tup
 
 
 def _base_and_best(scenario: Scenario, configs: tuple[Config, ...], device: Device) -> tuple[Config, ...]:
-    """Return the first of `configs` and the last config of a ladder: of the last ladder that ends in one of `configs`,
-    if possible without emulated rungs. If no ladder does, two configs are returned as they are, and any other number
-    raises SelectionError."""
+    """Return the two configs that `--quick` measures: the first of `configs`, and the top (last config) of the last
+    ladder whose top is in `configs`, if possible one without emulated rungs. Without such a ladder, two configs are
+    returned as they are, and any other number raises SelectionError."""
     tops = [ladder[-1] for ladder in scenario.ladders if ladder[-1] in configs[1:]] or [
         *configs[1:][: len(configs) == 2]
     ]
@@ -193,9 +193,9 @@ def _models(scenario: Scenario, requested: tuple[str, ...] | None) -> tuple[str,
 
 
 def _rounds(selection: Selection, scenario: Scenario, device: Device) -> tuple[int | None, float | None]:
-    """Return the trials per cell and the budget in seconds, each None for no limit. The command line takes precedence
-    over the scenario. If neither sets one of them, they are as many trials as a comparison needs, and the default
-    budget of the kind of device."""
+    """Return the trials per cell and the budget in seconds, each None for no limit. Both come from the first source
+    that sets one of them: the command line, `--quick`, the scenario, or the defaults (as many trials as a comparison
+    needs, and the budget of the kind of device)."""
     quick = (QUICK_TRIALS, None) if selection.quick else (None, None)
     measure = scenario.measure
     for trials, budget_s in ((selection.trials, selection.budget_s), quick, (measure.trials, measure.budget_s)):

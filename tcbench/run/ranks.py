@@ -201,6 +201,7 @@ class RankWorkers(Worker[Message]):
             number = _signal_of(joined.rank, ended.log or "")
             name = f" ({signal.Signals(number).name})" if number in set(signal.Signals) else ""
             how = f"was killed by signal {number}{name}" if number else "ended without a result"
+            # Without a known signal, the kernel may have killed it for lack of memory.
             killed = str(connection) if number in (None, signal.SIGKILL) else None
             yield Fault("crashed", f"{connection} {how}", ended, killed)
 

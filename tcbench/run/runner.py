@@ -66,7 +66,8 @@ class Runner:
     cooling_s: float | None = None
 
     def repeats(self, record: Record) -> bool:
-        """Return whether a trial with this record is repeated."""
+        """Return whether a trial with this record is repeated, because its GPU was slowed down and `cooling_s` is
+        set."""
         slowed = record.status == "ok" and record.gpu is not None and bool(record.gpu.slowdowns)
         return self.cooling_s is not None and slowed
 

@@ -49,7 +49,7 @@ class Config:
 
     @property
     def name(self) -> str:
-        """The config's name, as in records and on the command line."""
+        """The config's name in records and commands. The backend "package.module:step" appears as "module"."""
         backend = "" if self.backend == DEFAULT_BACKEND else self.backend.partition(":")[0].rpartition(".")[2] + "/"
         return backend + "+".join(self.rungs) + (f":{self.ablation}" if self.ablation else "")
 
@@ -204,7 +204,7 @@ def _backends(file: File) -> list[str]:
 
 
 def _models(file: File) -> tuple[str, ...]:
-    """Return the names of the models to measure."""
+    """Return the models to measure: those in the file, else the default, or `own` if all steps are the user's."""
     if file.model.name is None:
         return (DEFAULT_MODEL if any(map(builds_models, _backends(file))) else OWN_MODEL,)
     return (file.model.name,) if isinstance(file.model.name, str) else tuple(dict.fromkeys(file.model.name))
@@ -277,8 +277,7 @@ def claims_of(scenario: str | None, words: Callable[[Selection], list[str]]) -> 
         return load(scenario or name)
 
     def claims_on(cell: Cell) -> ScenarioClaims:
-        """Return the claims of a cell's scenario, with the command that would run that scenario in the cell's
-        setting."""
+        """Return the claims of a cell's scenario, with the command that runs the scenario in the cell's setting."""
         file = loaded(cell.scenario)
         on_device = file.on(cell.device.partition(":")[0])
         name = file.name if file.path == shipped().get(file.name) else str(file.path)

@@ -112,7 +112,7 @@ def from_record(record: Record) -> Timeline | None:
     on_device: list[Span] = []
     on_gpu, kfac = record.cell.device != "cpu", record.cell.train.kfac
     period = kfac.interval if kfac else 1  # each phase time is the mean over a period of steps
-    first_pass = -(-record.cell.measure.profiled_steps // period)
+    first_pass = -(-record.cell.measure.profiled_steps // period)  # rounded up
     first, now_ns, device_ns = measured.warmup_steps + measured.timed_steps, 0, 0
     for index in range(measured.profiled_steps):
         if index == first_pass:  # a second pass begins when the device is done with the first

@@ -206,6 +206,7 @@ class _Report:
         columns = {row["name"]: self._columns_of(row["name"]) for row in list(sources)}
         self._tables = {name: self._newest(name, columns) for name in _COLUMNS}
         unread = columns.keys() - {*self._tables.values()}
+        # Tables that may hold kernels or copies in a form that this version does not know.
         self._unknown = sorted(
             name
             for name in unread
@@ -256,7 +257,7 @@ class _Report:
     def _recording(self, process: int, ranges: list[_Range], input_ranges: list[_Range]) -> Recording:
         """Return a process's recording. Raises _UnknownSchema if kernels or copies must be in an unknown table."""
         spans = tuple(_nested(ranges))
-        steps = {span.phase: None for span in spans if span.kind == "phase"}
+        steps = {span.phase: None for span in spans if span.kind == "phase"}  # each phase once, in order
         calls, activities = tuple(self._calls(process)), tuple(self._activities(process))
         kinds = {activity.kind for activity in activities}
         if not kinds & {"kernel", "graph"} and (self._unknown or any("Launch" in call.name for call in calls)):
