@@ -14,7 +14,8 @@ def share(masks: Sequence[frozenset[int]], local_rank: int) -> tuple[tuple[int, 
 
     `masks` has the processors that each rank may use when it starts. If all masks are equal, their processors are
     divided equally among the ranks, with hardware threads of a core kept together. If the masks are disjoint, the
-    launcher has already bound the ranks. No processors are returned for a rank that should not be bound."""
+    launcher has already bound the ranks. If there are fewer processors than ranks, or if the masks overlap otherwise,
+    the ranks should not be bound, and no processors are returned."""
     mask = masks[local_rank]
     if len(masks) == 1:
         return tuple(sorted(mask)), "alone on its host"
@@ -30,7 +31,8 @@ def share(masks: Sequence[frozenset[int]], local_rank: int) -> tuple[tuple[int, 
 
 
 def first(count: int | None = None) -> tuple[int, ...]:
-    """Return the first `count` processors (None: all) that this process may use, in the order that ranks get them."""
+    """Return the first `count` processors (None: all) that this process may use, sorted by number. They are counted in
+    the order in which ranks get them: core by core."""
     return tuple(sorted(sorted(kernel.affinity(), key=_place)[:count]))
 
 
@@ -58,7 +60,7 @@ def _place(processor: int) -> tuple[int, int, int]:
 
 
 def _topology(processor: int, name: str) -> int:
-    """Return a number from the processor's topology in /sys, or 0 if Linux does not report it. `name` is a file."""
+    """Return the number in the file `name` of the processor's topology in /sys, or 0 if Linux does not report it."""
     try:
         return int(kernel.text(_TOPOLOGY / f"cpu{processor}" / "topology" / name))
     except ValueError:

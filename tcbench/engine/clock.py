@@ -35,9 +35,9 @@ class HostClock:
 def peak_resident_bytes() -> int:
     """Return the peak resident memory of this process and its children.
 
-    It is the sum of this process's peak (VmHWM, else `ru_maxrss`), the memory that living children do not share now,
-    and the peak of the largest ended child. The latter counts only if it exceeds this process's peak, because a child's
-    `ru_maxrss` starts at its parent's peak (Linux keeps the larger value in exec)."""
+    It is the sum of this process's peak (VmHWM, else `ru_maxrss`), the private memory that living children have now,
+    and the peak of the largest ended child. That child counts only if its peak exceeds this process's, because a
+    child's `ru_maxrss` starts at its parent's peak (Linux keeps the larger value in exec)."""
     own_bytes = _sum_bytes(_STATUS, "VmHWM") or _peak_bytes(resource.RUSAGE_SELF)
     ended_bytes = _peak_bytes(resource.RUSAGE_CHILDREN)
     living_bytes = sum(

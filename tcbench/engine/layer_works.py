@@ -14,9 +14,8 @@ _STORED: dict[str, work.DType] = {"fp16": "float16", "bf16": "bfloat16"}
 
 
 def layer_works(cell: Cell) -> Iterator[tuple[str, str, list[work.Work]]]:
-    """Yield (phase, name, operations) for each layer of the cell's model, forward and then backward.
-
-    `phase` is "forward" or "backward". Names are as in timelines, such as "block3.c/conv"."""
+    """Yield (phase, name, operations) for each layer of the cell's model, forward and then backward. `phase` is
+    "forward" or "backward". Names are as in timelines, such as "block3.c/conv"."""
     layers = tuple(known_models()[cell.model].layers(cell.variant, cell.image_size, cell.n_classes))
     for phase, ordered in (("forward", layers), ("backward", layers[::-1])):
         for layer in ordered:
@@ -28,8 +27,8 @@ def _works(cell: Cell, layer: Layer, *, forward: bool) -> Iterator[tuple[str, wo
     """Yield (name, operation) for each operation of a layer in the forward or in the backward phase.
 
     In a config with `fused`, addition and ReLU are part of the operation before them and have no names of their own.
-    The bias of a matrix product has the name of the product. An addition has no backward operation, because the
-    gradient of its output is also the gradient of both inputs."""
+    The bias of a fully connected layer has the name of its matrix product. An addition has no backward operation,
+    because the gradient of its output is also the gradient of both inputs."""
     dtype: work.DType = next((_STORED[rung] for rung in cell.rungs if rung in _STORED), "float32")
     if layer.kind not in ("conv", "fc"):
         yield from _parameterless_works(cell.batch_size, layer, forward, dtype)

@@ -17,9 +17,8 @@ from tcbench.core.packages import Package
 
 @dataclass(frozen=True)
 class Needs:
-    """Another rung that this one requires.
-
-    `when` names a third rung that causes the requirement; None means always. `why` is shown to the user."""
+    """Another rung that this one requires. `when` names a third rung that causes the requirement; None means always.
+    `why` is shown to the user."""
 
     rung: str
     why: str
@@ -28,10 +27,9 @@ class Needs:
 
 @dataclass(frozen=True)
 class Instructions:
-    """Instructions of a processor, by their names in Linux. A rung needs one of them to be fast.
-
-    A processor that has none computes the same numbers more slowly; `fallback` describes how. On such a processor the
-    rung is skipped unless the user names it, or unless `optional` is set."""
+    """Instructions of a processor, by their names in Linux. A rung needs one of them to be fast. A processor that has
+    none computes the same numbers more slowly; `fallback` describes how. On such a processor the rung is skipped unless
+    the user names it, or unless `optional` is set."""
 
     any_of: tuple[str, ...]
     fallback: str
@@ -66,9 +64,8 @@ class Requires:
     alone: str | None = None
 
     def is_emulated(self, instructions: frozenset[str] | None) -> bool:
-        """Return whether a processor with these instructions has none of those that the rung needs to be fast.
-
-        Returns False if the rung needs none, or if `instructions` is None (the device is not a CPU)."""
+        """Return whether a processor with these instructions has none of those that the rung needs to be fast. Returns
+        False if the rung needs none, or if `instructions` is None (the device is not a CPU)."""
         needed = self.instructions
         return needed is not None and instructions is not None and instructions.isdisjoint(needed.any_of)
 
@@ -81,8 +78,9 @@ class Tolerance:
     - `update`: the distance, in the L2 norm, between the changes that training makes to all parameters together.
     - `gradient`: the distance, in the L2 norm, between gradients at the first weights, for the parameter with the
       largest distance.
-    - `length`: the distance between the L2 norms of all gradients of a kind of parameter, for the kind with the largest
-      distance. Rounding changes the direction of gradients, but hardly their norm."""
+    - `length`: the distance between the L2 norms of all gradients of a kind of parameter (such as every batch
+      normalisation's gamma), for the kind with the largest distance. Rounding changes the direction of gradients, but
+      hardly their norm."""
 
     loss: float
     update: float
@@ -219,7 +217,7 @@ class RungSet:
 
     @classmethod
     def defined_in(cls, backend: str, *modules: ModuleType) -> Self:
-        """Return the set of all rungs that the modules define, in that order."""
+        """Return the set of all rungs that the modules define (not those that they import), in order of definition."""
         members = [(module.__name__, member) for module in modules for member in vars(module).values()]
         kinds = (kind for name, kind in members if isinstance(kind, type) and kind.__module__ == name)
         return cls.from_rungs(backend, (kind() for kind in kinds if issubclass(kind, Rung)))
@@ -232,7 +230,7 @@ class RungSet:
 
     def emulated(self, names: Iterable[str], instructions: frozenset[str] | None) -> tuple[str, ...]:
         """Return which of the rungs `names` a processor with these instructions emulates; unknown rungs are ignored.
-        Returns none if `instructions` is None, as for devices other than CPUs."""
+        Returns an empty tuple if `instructions` is None, as for devices other than CPUs."""
         return tuple(name for name in names if name in self and self[name].requires.is_emulated(instructions))
 
     def problem(self, names: Sequence[str]) -> str | None:
@@ -247,6 +245,7 @@ class RungSet:
                 return f"rung '{name}' is named twice"
             rung = self.rungs[name]
             for other in names[:place]:
+                # Either of the two rungs can declare the conflict.
                 for conflicts, with_whom in ((rung.conflicts, other), (self.rungs[other].conflicts, name)):
                     if with_whom in conflicts:
                         why = f": {conflicts[with_whom]}" if isinstance(conflicts, Mapping) else ""

@@ -62,11 +62,10 @@ class Facts:
 
 
 def whole_number(name: str, number: Any) -> int:
-    """Return a session's number as an int. Raises ScenarioError unless it is an integer from 0 to 2**63 - 1.
-
-    `name` is the name of the number in the message. A bool does not count as an integer."""
+    """Return a session's number as an int. Raises ScenarioError unless it is an integer from 0 to 2**63 - 1. A bool
+    does not count as an integer. `name` is the name of the number in the message."""
     try:
-        as_int = -1 if isinstance(number, bool) else operator.index(number)
+        as_int = -1 if isinstance(number, bool) else operator.index(number)  # -1 is refused below
     except TypeError:
         as_int = -1
     if not 0 <= as_int < 2**63:

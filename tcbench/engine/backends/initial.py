@@ -73,7 +73,7 @@ class PrefetchedRandomState(np.random.RandomState):
         return super().randint(*arguments, **more)
 
     def end(self) -> None:
-        """Stop the thread and continue without it after the last number that was returned."""
+        """Stop the thread. This generator then continues itself, after the last number that was returned."""
         if self._is_over.is_set():
             return
         self._is_over.set()

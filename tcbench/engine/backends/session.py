@@ -140,7 +140,8 @@ class BaseSession:
         return ensure_generated() if path is None else scan(Path(path), checked=True)
 
     def facts(self) -> Facts:
-        """Return the session's facts. Raises TrainingError if gradients overflowed or ranks differ in parameters."""
+        """Return the session's facts. Raises TrainingError if gradients overflowed, if K-FAC could not invert a factor,
+        or if ranks differ in parameters."""
         step, exchange, preconditioner = self.step, self.step.exchange, self.step.preconditioner
         check_replicas(self._world, self.parameters())
         step.optimizer.check()

@@ -43,7 +43,7 @@ class Step:
 
     @property
     def _declared(self) -> tuple[DeclaredWork, ...]:
-        """The declared work of each phase, without those that declare none. Work of the whole step has the name ""."""
+        """The declared work, for the phases that have any. Work of the whole step has the name ""."""
         flops, moved = _by_phase(self.flops), _by_phase(self.bytes)
         works = (
             DeclaredWork(phase=name, flops=float(flops.get(name, 0)), bytes=float(moved.get(name, 0)))

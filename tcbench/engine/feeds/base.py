@@ -78,12 +78,12 @@ class FeedRecipe:
         return replace(self, wrappers=(*self.wrappers, wrapper))
 
     def make(self, *site: Any) -> Any:
-        """Build the feed. `site` is passed on to `source`."""
+        """Build the feed: the source, with the wrappers around it. `site` has the backend's arguments for `source`."""
         return functools.reduce(lambda feed, wrap: wrap(feed), self.wrappers, self.source(self.spec, *site))
 
 
 def scaled_side(image_size: int) -> int:
-    """Return the length in pixels of the shorter side before the crop: 256 for a crop of 224, and proportionally."""
+    """Return the length in pixels of the shorter side before the crop: 256 for a crop of 224, others in proportion."""
     return round(image_size * 256 / 224)
 
 

@@ -154,7 +154,8 @@ class DaliFeed(Feed):
         return narrow
 
     def _retire(self) -> None:
-        """Put the latest batch behind a fence, and release the batches whose fence has been passed."""
+        """Put a fence after the latest batch, and release the batches whose fence the GPU has passed. If more than
+        MAX_RETIRED are left, wait for the oldest. Without fences, release the latest batch at once."""
         held, self._held = self._held, None
         if held is None or self._placement.fence is None:
             return
@@ -186,7 +187,7 @@ class DaliFeed(Feed):
         broken = _first_broken(mentioned) or _first_broken(paths)
         if broken is not None:
             return broken
-        if mentioned:  # Pillow can decode it, DALI cannot.
+        if mentioned:  # Pillow can decode it, DALI cannot. The longest path, since it can contain others.
             return image_error(max(mentioned, key=lambda path: len(str(path))), "DALI refuses it")
         return DataError(
             f"DALI cannot read an image under {self._images.root}, and does not name it: {_reason(message)}"

@@ -87,7 +87,7 @@ def _check(images: ImageFolder, progress: Progress | None) -> None:
 
 
 def _refusal(path: str) -> str | None:
-    """Return why some feed cannot read a file, or None if all can."""
+    """Return why some feed cannot read a file, in words that follow its name, or None if all feeds can."""
     try:
         os.fsencode(path).decode("utf-8")  # DALI takes names as UTF-8
         reason = image_header.refusal(path)

@@ -37,7 +37,7 @@ class Manifest(msgspec.Struct, frozen=True):
 
 
 class GeneratedImages(msgspec.Struct, frozen=True):
-    """The folder of the generated set, and the number of its files; None where it was not made yet."""
+    """The folder of the generated set, and its number of files (None if the set was not made yet)."""
 
     root: Path
     n_files: int | None
@@ -48,7 +48,7 @@ class GeneratedImages(msgspec.Struct, frozen=True):
 
 
 def generated_images() -> GeneratedImages:
-    """Return where the generated set is, and how large, without looking at its files."""
+    """Return the generated set's folder and number of files, from its manifest only."""
     manifest = read_manifest(generated_root())
     return GeneratedImages(generated_root(), manifest.n_files if manifest else None)
 
@@ -147,9 +147,8 @@ def _identity(root: Path) -> tuple[int, int] | None:
 
 
 def _put_in_place(scratch: Path, root: Path, before: tuple[int, int] | None) -> None:
-    """Rename `scratch` to `root` and replace the folder that `before` identifies.
-
-    If several processes generate at the same time, the first to get here wins, and the others use its set."""
+    """Rename `scratch` to `root` and replace the folder that `before` identifies. If several processes generate at the
+    same time, the first to get here wins, and the others use its set."""
     if _identity(root) == before:
         with files.scratch(root.parent) as old, contextlib.suppress(FileNotFoundError):
             root.rename(old / "old")

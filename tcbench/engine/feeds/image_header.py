@@ -27,9 +27,8 @@ _FRAMES = frozenset({*range(0xC0, 0xD0)} - {0xC4, 0xC8, 0xCC})
 
 
 def refusal(path: str) -> str | None:
-    """Return why some feed cannot read the file at `path`, as the end of a sentence that starts with its name.
-
-    Returns None if all feeds can. Raises OSError if the file cannot be read."""
+    """Return why some feed cannot read the file at `path`, as the end of a sentence that starts with its name, or None
+    if all feeds can. Raises OSError if the file cannot be read."""
     file = os.open(path, os.O_RDONLY)
     try:
         # No read-ahead, so that this check does not fill the page cache for a run.
@@ -48,9 +47,8 @@ def refusal(path: str) -> str | None:
 
 def _jpeg_refusal(file: int, head: bytes) -> str | None:
     """Return why a JPEG is refused, or None if all feeds can read it. `head` has the first bytes of the open `file`.
-
-    The check reads the frame header, which follows a number of other segments (ITU-T T.81, B.2.2)."""
-    start, offset, adobe = 0, 2, False
+    The reason is in the frame header, which follows a number of other segments (ITU-T T.81, B.2.2)."""
+    start, offset, adobe = 0, 2, False  # `head` holds the file's bytes from `start` on
     while True:
         if offset + 10 > start + len(head):
             start, head = offset, os.pread(file, _BLOCK_BYTES, offset)

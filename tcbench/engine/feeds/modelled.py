@@ -32,7 +32,7 @@ _WORKERS_DEPTH = 1
 
 class Decoder:
     """A simulated decoder that takes `batch_ns` per batch and works ahead until `depth` batches are ready. `note` is
-    called with the begin and end of each batch (`time.perf_counter_ns`)."""
+    called with the times at which a batch's decoding begins and ends (`time.perf_counter_ns`)."""
 
     def __init__(
         self,
@@ -57,7 +57,7 @@ class Decoder:
         self._begin(self._now_ns())
 
     def _begin(self, free_ns: int) -> None:
-        """Start decoding a batch once the decoder and a place in the queue (at `free_ns`) are free."""
+        """Schedule a batch: decoding begins when the decoder is free and, from `free_ns` on, a place in the queue."""
         begin_ns = max(self._last_ns, free_ns)
         self._last_ns = begin_ns + self._batch_ns
         self._ends_ns.append(self._last_ns)
@@ -88,7 +88,7 @@ class WorkersFeed(Feed):
 
 @dataclass(frozen=True)
 class Stage(Work):
-    """One stage of the device's input work, which reads one array and writes another."""
+    """One stage of the device's input work, named by `does`. It reads one array and writes another."""
 
     name = "input"
     roles = reads("source") | writes("result")

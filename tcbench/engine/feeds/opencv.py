@@ -72,7 +72,6 @@ class OpenCVFeed(Feed):
 
 def _check_complete(path: Path, encoded: bytes) -> None:
     """Raise DataError for a truncated JPEG, as Pillow and DALI do; OpenCV 4 silently fills the missing part with grey.
-
     A complete JPEG ends with the EOI marker. If other bytes follow it, Pillow decides."""
     if not encoded.startswith(_JPEG_START) or encoded.endswith(_JPEG_END):
         return

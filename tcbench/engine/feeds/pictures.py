@@ -32,7 +32,7 @@ _noise_bank: np.ndarray | None = None
 
 
 def texture_of(kind: int) -> str:
-    """Return the texture of a class."""
+    """Return the texture of class number `kind`."""
     return _TEXTURES[kind % len(_TEXTURES)]
 
 
@@ -76,7 +76,7 @@ def _draw_size(rng: np.random.Generator) -> tuple[int, int]:
 
 
 def _noise(rng: np.random.Generator, height: int, width: int) -> np.ndarray:
-    """Return 1/f noise (H, W, 3), cut from a larger bank with mean 0 and standard deviation 1."""
+    """Return 1/f noise (H, W, 3): a random cut, mirrored at random, from a bank of mean 0 and standard deviation 1."""
     import numpy as np
 
     global _noise_bank
@@ -120,7 +120,7 @@ def _texture(rng: np.random.Generator, texture: str, height: int, width: int) ->
 
 
 def _colours(rng: np.random.Generator, kind: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return a dark and a light colour (3,) of the class's hue in 0..255, which vary a little between images."""
+    """Return a dark and a light colour (3,) in 0..255. Their hue is that of class `kind`, with small variations."""
     import colorsys
 
     import numpy as np

@@ -127,11 +127,12 @@ def measure(
         steps = world.bcast(_round_up(steps, facts.period))
         first = len(warmup_s) + len(timed_s)
         phases = profile(session, ranges, steps, first, profiling, facts.period)
+        # `enough` steps make each phase as precise as the step; `in_time` steps fit into `max_time_s`.
         half_width_s = settings.target * statistics.fmean(counted_s)
         enough = max(facts.period * sample_size(phase.device_s or phase.host_s, half_width_s) for phase in phases)
         pass_s = facts.period * sum(sum(phase.device_s or phase.host_s) for phase in phases)
         in_time = int(settings.max_time_s * steps / max(pass_s, 1e-9)) // facts.period * facts.period
-        # All ranks take part in the broadcast, also those that record.
+        # `more` is the number of further steps. All ranks take part in the broadcast, also those that record.
         if more := world.bcast(0 if recorded else max(0, min(enough, len(counted_s), in_time) - steps)):
             phases = _concatenate(phases, profile(session, ranges, more, first + steps, period=facts.period))
             steps += more
@@ -169,8 +170,8 @@ _SLOW_FACTS_S = 0.1
 def _facts_after(session: Session, now: Callable[[], float] = time.perf_counter) -> tuple[Facts, float]:
     """Return the facts after the timed pass, and the seconds spent on computing them.
 
-    Reading the facts may take long for two reasons: computing them (a loss over a validation set), and waiting for
-    steps that are still running. A second reading has nothing to wait for, so its duration is that of computing."""
+    A slow reading computes the facts (such as a loss over a validation set), or waits for steps that still run. A
+    second reading only computes, so it shows how much of the first was computing. Returns 0 s after a quick reading."""
     began_s = now()
     facts = session.facts()
     first_s = now() - began_s
@@ -229,7 +230,7 @@ def run_block(
     """Run the hot loop: `steps` steps between clock marks, numbered from `first`.
 
     The host's clock is marked after each phase, since a phase on the host is done when it returns. A device's clock is
-    marked after each step, and `phase_returned` is called after each phase."""
+    marked only after each step; `phase_returned` is then called after each phase."""
     clock = session.clock
     by_phase = clock.of == "host"
     phase_over, step_over = (clock.mark, _do_nothing) if by_phase else (phase_returned, clock.mark)
@@ -321,11 +322,11 @@ stream (CUDA does not document the limit), and a layer has up to about ten."""
 class _StalledParts:
     """A way to run a step so that its device never waits for the host.
 
-    A step is run in parts: a phase or, if the session reports its layers, some layers of one. While the host launches a
-    part, the device's stream is stalled. Then the host waits until the device has finished the part. `stalls_s` has the
-    duration of each part's stall; parts beyond it are not stalled. After a round, `host_s` has the host's time for each
-    part, `device_s` is the device's working time in all parts, and `late` tells whether the device may have waited for
-    the host in one of them."""
+    A part of a step is a phase or, if the session reports its layers, at most _LAYERS_BEHIND_STALL layers of a phase.
+    While the host launches a part, the device's stream is stalled. Then the host waits until the device has finished
+    the part. `stalls_s` has the duration of each part's stall; parts without an entry are not stalled. After a round,
+    `host_s` has the host's time for each part, `device_s` is the device's working time in all parts, and `late` tells
+    whether the device may have waited for the host in one of them."""
 
     def __init__(self, clock: Clock, stall: Callable[[float], None], now: Callable[[], float]) -> None:
         self._clock, self._stall, self._now = clock, stall, now
@@ -356,7 +357,7 @@ class _StalledParts:
         """End a layer, which ends no part."""
 
     def _open(self) -> None:
-        """Begin a part: stall the device for the time of its number, mark the clock, and note the host's time."""
+        """Begin a part: stall the device for this part's entry in `stalls_s`, mark the clock, note the host's time."""
         self._layers = 0
         self._stalled_s = self.stalls_s[len(self.host_s)] if len(self.host_s) < len(self.stalls_s) else 0.0
         self._stall(self._stalled_s)
@@ -393,10 +394,9 @@ def device_busy_s(
     now: Callable[[], float] = time.perf_counter,
 ) -> float | None:
     """Return the seconds that the device works in a step, without waiting for the host: the median of several rounds.
-
     The device's stream is stalled while the host launches a part of a step, so that the device then works without gaps.
-    A first round without stalls measures how long the host takes. A round is one `period` of steps, and the mean step
-    of it counts. Returns None if the host was late in every round: it needs longer than the longest stall, or waits for
+    A first round without stalls measures how long the host takes. A round is one `period` of steps, of which the mean
+    counts. Returns None if the host was late in every round: it needs longer than the longest stall, or waits for
     the device within a step."""
     parts = _StalledParts(session.clock, stall, now)
 

@@ -86,7 +86,7 @@ def in_turns(send: Callable[[Any], None]) -> Callable[[Any], None]:
     loads: list[HostLoad | None] = []
 
     def send_and_wait(message: Any) -> None:
-        """Send a message. After a block of timed steps, pass the turn to the other worker and wait for the next one."""
+        """Send a message. Before the timed pass and after each of its blocks, pass the turn and wait for the next."""
         nonlocal before
         if not isinstance(message, Stepped) or message.stage == "warm-up":
             send(message)

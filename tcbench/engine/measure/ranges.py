@@ -35,7 +35,7 @@ class Ranges:
 
     def step(self, number: int) -> Any:
         """Return the attributes of a step's range, with its number as payload."""
-        if self._step is not None:
+        if self._step is not None:  # None without a tool
             self._step.payload = number
         return self._step
 

@@ -65,7 +65,7 @@ def _run(cell: Cell, joined: Joined, send: worker.Send, request: ProfileRequest 
     engine = ""
 
     def pass_on(message: Message) -> None:
-        """Send a message, and note the engine of the exchange while the session still runs."""
+        """Send a message, and note the library that averages gradients while the session still runs."""
         nonlocal engine
         if isinstance(message, Stepped) and message.stage == "profiled":  # the session is between steps
             engine = running[0].facts().engine

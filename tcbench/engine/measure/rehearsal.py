@@ -40,8 +40,8 @@ from tcbench.engine.work import Norm, Work
 from tcbench.hardware import load
 
 PASSES = 2
-"""The least number of counted passes over a step and over its input. One uncounted pass precedes them. Their mean is
-used, as for measured steps."""
+"""The least number of counted passes over a step and over its input. One uncounted pass precedes them. The mean of
+the counted ones is used, as for measured steps."""
 SPENT_S = 6.0
 """Seconds that the passes over the steps of all cells take, at least; those over their inputs take half of it. A few
 passes would take a second or less per cell, and on shared CPUs the speed may change by a quarter within a second."""
@@ -80,7 +80,7 @@ class ObservedAccelerator(HostArrays):
 
 
 class TimedLaunch:
-    """A launch handler that launches. `duration_s` is the time of all launches so far."""
+    """A launch handler that runs the launch. `duration_s` is the time of all launches so far; `page_faults_s` is 0."""
 
     def __init__(self) -> None:
         self.duration_s = self.page_faults_s = 0.0
@@ -105,7 +105,7 @@ class TimedOverwrite(TimedLaunch):
                 continue  # too small to matter for the caches, or state that another launch uses
             first_s = _fill_time_s(array)
             if array.nbytes > LARGEST_FROM_HEAP:
-                self.page_faults_s += max(0.0, first_s - _fill_time_s(array))
+                self.page_faults_s += max(0.0, first_s - _fill_time_s(array))  # no page faults the second time
         self.duration_s += time.perf_counter() - begin
 
 
@@ -128,7 +128,7 @@ def passes(spent_s: float) -> Iterator[int]:
 @dataclass
 class Rehearsals:
     """Rehearsals of cells of the same device and number of threads. Phases and inputs that cells have in common are
-    timed once. The passes over a cell's step take `spent_s` seconds."""
+    timed once: `device_s` and `input` hold their times. The passes over a cell's step take `spent_s` seconds."""
 
     spent_s: float = 0.0
     device_s: dict[Hashable, float] = field(default_factory=dict)
@@ -219,8 +219,8 @@ def _open_session(
 
 
 def launches(phase: Phase, accelerator: ObservedAccelerator) -> Hashable:
-    """Run a phase without its launches, and return a key of these: their operations in order, and whether most launches
-    are prepared anew in each step. A launch that was just prepared finds fewer of its operands in the caches."""
+    """Run a phase without its launches, and return a key that identifies them: their operations in order, and whether
+    most are prepared anew in each step. A launch that was just prepared finds fewer of its operands in the caches."""
     keys: list[str] = []
     accelerator.on_launch = lambda _, work, __: keys.append(work.key)
     before = accelerator.prepared
@@ -255,7 +255,7 @@ def main() -> None:
     """Rehearse the cells on standard input."""
 
     def work(cells: list[Cell], send: Callable[[StepTimeOrReason], None]) -> StepTimeOrReason:
-        """Send the step time of each cell as soon as it is known; return the last one."""
+        """Send the step time of each cell as soon as it is known, but return the last, which `serve` sends."""
         step_times = answers(cells)
         for _ in cells[1:]:
             send(next(step_times))

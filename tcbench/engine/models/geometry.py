@@ -147,7 +147,7 @@ Kind = Literal["conv", "max_pool", "average_pool", "tiled_average", "lrn", "drop
 
 @dataclass(frozen=True)
 class Layer:
-    """A layer of a network, with its shapes.
+    """A layer of a network, with its shapes. Its kinds are:
 
     - `conv`: followed by batch normalisation or a `bias`, then the addition of a shortcut if `add`, then ReLU if
       `relu`.
@@ -296,7 +296,7 @@ class _Walk:
         yield Layer(name, "fc", in_features, out_features, side, 1, side, relu=relu, bias=True)
 
     def _to(self, name: str, kind: Kind, size: int) -> Layer:
-        """Return a layer from the current size to `size`, which becomes the current size."""
+        """Return a layer that keeps the channels and changes the image's side to `size`, the next layer's input."""
         before, self.size = self.size, size
         return Layer(name, kind, self.channels, self.channels, before, size)
 

@@ -96,7 +96,8 @@ class _Trained:
 
 
 def compare(job: ParityJob, open_site: OpenSite, progress: Callable[[int], None]) -> tuple[ParityRun, ...]:
-    """Return the distances of every cell of the job, in order. The result for a config that fails has the reason.
+    """Return the distances of every cell of the job, in order. The result for a config that fails, or whose
+    comparison config has failed, has the reason instead.
 
     `open_site` opens the device of a cell. `progress` is called with the number of cells so far, after each cell that
     ran."""
@@ -117,6 +118,7 @@ def compare(job: ParityJob, open_site: OpenSite, progress: Callable[[int], None]
             reason = str(error) if isinstance(error, TcbenchError) else f"{type(error).__name__}: {error}"
             runs.append(ParityRun(**common, reason=" ".join(reason.split())))
             continue
+        # `base` is the config without the rung or, for fp32, the run in float64.
         current_run, base = trained[cell.config], trained.get(without or "fp64")
         if base is None:
             runs.append(ParityRun(**common, reason=f"{without} did not run"))
@@ -152,8 +154,8 @@ def _base_cell(job: ParityJob) -> Cell:
 
 
 def _distance(run: _Trained, reference: _Trained) -> Distance:
-    """Return how far a run's losses, its change of the parameters, and its first gradients are from a reference's. If a
-    number is not finite, only `finite` is set, to False."""
+    """Return how far a run's losses, its change of the parameters, and its first gradients are from a reference's. If
+    one of these distances is not finite, the result has only `finite=False`; its zeros mean nothing."""
     loss = float(np.max(np.abs(run.losses - reference.losses) / np.abs(reference.losses)))
     update = _relative(np.concatenate([*run.change.values()]), np.concatenate([*reference.change.values()]))
     gradient = length = gradient_of = length_of = None
@@ -183,7 +185,8 @@ def _farthest(run: tuple[_ByParameter, ...], reference: tuple[_ByParameter, ...]
 
 
 def _farthest_length(run: tuple[_ByParameter, ...], reference: tuple[_ByParameter, ...]) -> tuple[float, str]:
-    """Return the largest relative difference of the L2 norm of all gradients of a kind of parameter, and the kind."""
+    """For each kind of parameter (see `_kind`), compare the L2 norm of its gradients over all batches with that of the
+    reference. Return the largest relative difference, and the kind that has it."""
     kinds = grouped((_kind(name), name) for name in run[0])
 
     def squares(gradients: tuple[_ByParameter, ...], names: list[str]) -> float:
@@ -219,7 +222,7 @@ def _session(cell: Cell, rungs: list[Any], site: OpenDevice) -> contextlib.closi
 
 
 def _train(cell: Cell, rungs: list[Any], site: OpenDevice, steps: int) -> _Trained:
-    """Train a config for some steps and compare its optimizer with the rungs' update."""
+    """Train a config for some steps. Then compare its optimizer, in a new session, with the rungs' update."""
     with _session(cell, rungs, site) as session:
         step = session.step
         before = _by_parameter(step, _trained_array(step))
@@ -260,7 +263,8 @@ class _AppliedFunctions(chainer.FunctionHook):
 
 def _observe_gradients(session: ChainerSession, loss_scale: float) -> tuple[tuple[_ByParameter, ...], dict[str, str]]:
     """Return the unscaled gradients of some batches at the same weights, and observed properties of a step. If forward,
-    backward and update are one launch, there are no gradients, and the batches are skipped."""
+    backward and update are one launch, no gradients can be read. The batches are still taken from the feed, so that
+    every config trains on the same ones."""
     step = session.step
     compute = [phase for phase in session.phases if phase.name != "update"]
     if "backward" not in {phase.name for phase in compute}:
@@ -284,10 +288,10 @@ _CONVOLUTIONS = ("Convolution", "ConvolutionStats", "Im2colConvolution")
 
 
 def _function_properties(first: _AppliedFunctions, second: _AppliedFunctions) -> dict[str, str]:
-    """Return properties of a session that the functions applied in its first and second step show, by name."""
+    """Return observed properties of a session by name, from the functions applied in its first and second step."""
     convolutions = first.instances(*_CONVOLUTIONS)
     function, (x, w) = convolutions[0]
-    filters_last = x.shape[3] == w.shape[3] and x.shape[1] != w.shape[1]
+    filters_last = x.shape[3] == w.shape[3] and x.shape[1] != w.shape[1]  # x and w agree in their channels
     return {
         "storage": " and ".join(sorted({str(array.dtype) for _, inputs in convolutions for array in inputs})),
         "layout": "NHWC" if filters_last else "NCHW",
@@ -300,7 +304,7 @@ def _function_properties(first: _AppliedFunctions, second: _AppliedFunctions) ->
 
 
 def _optimizer_properties(step: Any) -> dict[str, str]:
-    """Return properties of a session that the step's optimizer shows, by name."""
+    """Return observed properties of a session by name, from the step's optimizer."""
     optimizer = step.optimizer
     trained_array = _trained_array(step)
     masters = {str(trained_array(p).dtype) for _, p in _parameters(step.model) if str(p.array.dtype) in HALVES}

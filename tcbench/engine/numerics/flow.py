@@ -37,7 +37,7 @@ class FlowingGradients(chainer.FunctionHook):
         self._observe = observe
 
     def backward_preprocess(self, function: Any, in_data: Any, out_grad_data: Any) -> None:
-        """Observe the gradients that arrive at the inputs of a function, by layer."""
+        """Observe the gradient of the function's output, if one of its inputs is a weight of the model."""
         for node in function.inputs:
             layer = self._layers.get(id(node))
             if layer is not None and out_grad_data[0] is not None:

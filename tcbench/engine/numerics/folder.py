@@ -9,7 +9,7 @@ from tcbench.core.groups import grouped
 from tcbench.engine.feeds.dataset import ImageFolder, scan
 
 HELD_OUT_EVERY = 10
-"""The test gets every file of a class whose position is a multiple of this."""
+"""The test images are the files whose position within their class, counted from 1, is a multiple of this."""
 
 
 def split_images(root: Path) -> tuple[ImageFolder, ImageFolder]:
@@ -19,8 +19,8 @@ def split_images(root: Path) -> tuple[ImageFolder, ImageFolder]:
 
 
 def split(folder: ImageFolder) -> tuple[ImageFolder, ImageFolder]:
-    """Split a folder into training images and test images, of which the latter are shuffled. Raises DataError if there
-    would be no test images."""
+    """Split a folder into training images and test images. The latter are shuffled, always in the same way,
+    since files are sorted by class. Raises DataError if there would be no test images."""
     by_class = grouped((file[1], file) for file in folder.files)
     test_files = [file for files in by_class.values() for file in files[HELD_OUT_EVERY - 1 :: HELD_OUT_EVERY]]
     if not test_files:

@@ -14,7 +14,7 @@ smallest normal number, and the largest number to infinity."""
 
 
 def count(values: npt.NDArray[np.floating]) -> Magnitudes:
-    """Return the magnitudes of an array of any shape, float16 or float32."""
+    """Return the histogram of an array of any shape, float16 or float32."""
     magnitude = np.abs(np.asarray(values, np.float32)).ravel()
     finite = np.isfinite(magnitude)
     zeros = int(np.count_nonzero(magnitude == 0))
@@ -25,6 +25,7 @@ def count(values: npt.NDArray[np.floating]) -> Magnitudes:
     lowest, bins = int(exponent.min()) - 1, int(exponent.max() - exponent.min()) + 1
 
     def in_bins(chosen: npt.NDArray[np.bool_] | slice) -> tuple[int, ...]:
+        # frexp's mantissas are from 0.5 to 1, so a number in [2^p, 2^(p+1)) has the exponent p + 1.
         return tuple(np.bincount(exponent[chosen] - 1 - lowest, minlength=bins).tolist())
 
     return Magnitudes(

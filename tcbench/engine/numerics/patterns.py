@@ -28,7 +28,7 @@ def make(n_train: int, n_test: int, image_size: int, n_classes: int, noise: floa
     shape = (n_classes, 3, image_size, image_size)
     frequencies = np.fft.fftfreq(image_size)
     squared = frequencies[:, None] ** 2 + frequencies[None] ** 2
-    blur = np.exp(-squared * (2 * np.pi * _BLUR) ** 2 / 2)
+    blur = np.exp(-squared * (2 * np.pi * _BLUR) ** 2 / 2)  # the Fourier transform of a Gaussian
     raw = np.random.default_rng(_PATTERN_SEED).standard_normal(shape)
     patterns = np.fft.ifft2(np.fft.fft2(raw) * blur).real
     patterns /= patterns.std(axis=(1, 2, 3), keepdims=True)

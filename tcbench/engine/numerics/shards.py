@@ -47,7 +47,7 @@ class RanksInTurn(_Shards):
         ]
 
     def backward(self) -> None:
-        """Run all shards forward and backward and average their gradients."""
+        """Run all shards forward and backward, and average their gradients and losses."""
         sums: list[Any] = []
         loss = 0.0
         for (x, t), running in zip(self.parts(), self._running, strict=True):
@@ -64,10 +64,11 @@ class RanksInTurn(_Shards):
 
 
 class StepsInTurn(_Shards):
-    """Several steps of one rank at its own batch size: each shard is a step with an update."""
+    """The comparison to `RanksInTurn`: the same shards, but each is a full training step of its own, with an update, as
+    if one rank trained alone."""
 
     def backward(self) -> None:
-        """Run each shard forward and backward and apply its gradients."""
+        """Run each shard forward and backward and apply its gradients. `loss_value` becomes the shards' mean loss."""
         loss = 0.0
         for x, t in self.parts():
             loss = loss + self._pass(x, t)

@@ -133,7 +133,7 @@ class _Session(ChainerSession):
         """Return None: `feed` provides the images."""
 
     def feed(self, tensor: TensorSpec) -> Feed:
-        """Open the feed of training batches."""
+        """Open the feed of training batches, and set `test` and `test_batches`."""
         cell, setting = self.cell, self._job.setting
         spec = self.feed_spec(tensor)
         if setting.data is None:
@@ -162,7 +162,7 @@ def _steps(
 ) -> tuple[float, ...]:
     """Run the training steps of a job and return their losses."""
     losses: list[float] = []
-    waiting: list[Any] = []
+    waiting: list[Any] = []  # losses that are still on the device
     observed_steps = set(job.observe_at)
     for number in range(job.setting.steps):
         step.optimizer.set_learning_rate(job.setting.learning_rate_at(number, job.technique.rate))
@@ -175,6 +175,7 @@ def _steps(
             _pass_gradients(number, step, flowing, observe)
         else:
             step.backward()
+        # `divide` runs the preconditioner's phases (K-FAC): factors, inverse, precondition.
         for divide in step.preconditioner.phases if step.preconditioner else ():
             divide()
         step.update()
@@ -188,7 +189,6 @@ def _steps(
 
 def _pass_gradients(number: int, step: ChainerStep, flowing: list[tuple[Any, str, Any]], observe: Any) -> None:
     """Call `observe` for a step (see `train`), unless its loss is not finite.
-
     `flowing` has the arguments of an `Observe` for the gradients of activations; those of weights are added here."""
     loss = float(on_host(step.loss_value))
     if not np.isfinite(loss):  # the run will end as diverged, so its gradients are of no interest

@@ -36,7 +36,7 @@ class Exchange:
     overlaps = False
 
     def allreduce(self) -> bool:
-        """Finish averaging after backward. Returns False if there are no averaged gradients yet, so skip the update."""
+        """Finish averaging after backward. Returns False if there are no averaged gradients yet to update with."""
         raise NotImplementedError
 
     def close(self) -> None:
@@ -136,6 +136,7 @@ class DoubleBuffered(_Packed):
         )
         self._optimizer = replica.optimizer
         self._wait: Callable[[], None] | None = None
+        # During backward, each new gradient lets the all-reduce of the previous step progress.
         super().__init__(replica, [self._next], lambda *_: self._reducer.advance())
 
     def allreduce(self) -> bool:
@@ -206,8 +207,8 @@ class Overlapped(_Packed):
 class _Bucket:
     """A group of parameters whose gradients are packed into one buffer.
 
-    `dtype` is that of the buffer, and `half` that of the 16-bit parameters. `views` has the part of the buffer of each
-    parameter. `gradients` has gradients to pack, by the index of the parameter."""
+    `dtype` is that of the buffer, and `half` that of the 16-bit parameters. `views` has each parameter's part of the
+    buffer. `gradients` has gradients to pack, by the index of the parameter."""
 
     def __init__(self, parameters: Sequence[Any], dtype: work.DType, half: work.Half, ranks: int) -> None:
         self._accelerator = accelerator = current()

@@ -30,10 +30,8 @@ from tcbench.engine.backends.chainer.ops.node import ForwardNode, dtype_of, on_f
 
 @dataclass(frozen=True)
 class KfacLayer:
-    """A convolution or a classifier that K-FAC handles.
-
-    Its filter's gradient is a matrix (k, d); if there is a bias, its gradient is the last column. `weight` and `bias`
-    are indices into the model's parameters."""
+    """A convolution or a classifier that K-FAC handles. The gradient of its filter is a matrix (k, d), whose last
+    column is the gradient of the bias if there is one. `weight` and `bias` are indices into the model's parameters."""
 
     name: str
     weight: int
@@ -102,7 +100,7 @@ class KfacPreconditioner:
         for layer, uses in self._used.items():
             share = 1 / (len(uses) * self._world.size)
             for number, (node, gy) in enumerate(uses):
-                # Each rank scales its copy by momentum / ranks, so that their sum is scaled by momentum.
+                # The first use scales this rank's copy by momentum / ranks, so the ranks' sum is scaled by momentum.
                 decay = 1.0 if number else momentum / self._world.size
                 self._update_factors(layer, node, gy, (1 - momentum) * share, decay)
         if self._used and self._reducer is not None:
@@ -183,7 +181,7 @@ class KfacPreconditioner:
         if layer.bias is not None:
             gw, result = self._append_column(gradient, gradients[layer.bias]), empty((k, d), gradient.dtype)
         inverse_a, inverse_g = self._inverses[layer]
-        half_way = empty((k, d), gradient.dtype)
+        half_way = empty((k, d), gradient.dtype)  # gw A^-1
         accelerator.launch(_product((k, 1, 1, d), (d, 1, 1, d), dtype).fprop, gw, inverse_a, half_way)
         accelerator.launch(_product((k, 1, 1, d), (k, 1, 1, d), dtype).dgrad, inverse_g, half_way, result)
         if layer.bias is not None:

@@ -150,12 +150,11 @@ class BatchedSGD(Optimizer):
 
     A dynamic loss scale takes two more launches. Float32 parameters become views into the flat master weights, and
     16-bit ones views into another flat array. Gradients stay where backward (or an exchange, see `use_gradients`) wrote
-    them.
-    Their addresses are sent at every update, because CuPy's memory pool returns other addresses at every step. A
+    them. Their addresses are sent at every update, because CuPy's memory pool returns other addresses at every step. A
     captured graph contains that copy, with the addresses at the time of the capture."""
 
     def __init__(self, spec: OptimizerSpec, model: Any) -> None:
-        """Move the parameters into flat arrays. Raises ValueError for float64, as master weights are float32."""
+        """Move the parameters into flat arrays. Raises ValueError for float64, because master weights are float32."""
         super().__init__(spec, model)
         accelerator = self.accelerator
         arrays = [p.array for p in self._parameters]

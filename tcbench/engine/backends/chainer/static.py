@@ -89,7 +89,7 @@ class RecordedGraph(LayeredNode):
             )
             recording.gradients = (None, *gradients)
             for y in ys:
-                y.unchain()
+                y.unchain()  # frees the graph, which the recording replaces
         else:
             recording.backward(self.x, *arrays, layers=self.layers)
         return tuple([recording.gradients[index] for index in indexes])

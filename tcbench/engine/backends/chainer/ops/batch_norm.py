@@ -86,7 +86,7 @@ class BatchNorm(ForwardNode):
         return norm_of(x.shape, self.layout, dtype_of(x), after)
 
     def _checked(self, inputs: tuple[Array, ...]) -> tuple[Array, ...]:
-        """Return x, gamma, beta[, residual]. Raises ValueError if their shapes or dtypes do not fit."""
+        """Return the inputs, and set `with_residual`. Raises ValueError if their shapes or dtypes do not fit."""
         x, gamma, beta, *residuals = inputs
         channels = x.shape[1 if self.layout == "NCHW" else -1]
         if x.ndim != 4 or gamma.shape != (channels,) or beta.shape != (channels,):
