@@ -1,8 +1,8 @@
 """A comparison in words.
 
 `comparison_report` makes a `CellReport` of each cell. The table, Markdown, JUnit, GitHub annotations and the chart show
-these and need nothing else of the analysis. Every text is one line without control characters; the format escapes
-it."""
+these and need nothing else of the analysis. Every text is one line without control characters; each format escapes
+it in its own way."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
@@ -64,7 +64,7 @@ class CellReport(CellComparison):
     def side_figure(self, side_name: str) -> tuple[str, float | None]:
         """Return the figure of a side ("base" or "current") as text and as a number.
 
-        The text has no unit, except for bytes. For a side without a figure it is the side's status."""
+        The text has no unit, except for bytes. Without a figure it is the side's status or "-", and the number None."""
         side = self.sides.get(side_name)
         if side is None or side.figure is None:
             return "-" if side is None or side.status == "ok" else side.status, None
@@ -72,7 +72,7 @@ class CellReport(CellComparison):
 
     @cached_property
     def sentence(self) -> str:
-        """The reason of the verdict: the change with its interval, the phase of a loss, and what would decide."""
+        """The reason for the verdict: `findings`, change, `why`, `advice`; for a cell on one side only, its status."""
         if self.verdict in ("missing", "new"):
             [(name, side)] = self.sides.items()
             state = f"{side.status}: {side.reason}" if side.reason else side.status
@@ -92,13 +92,13 @@ class CellReport(CellComparison):
 
     @property
     def reasons(self) -> list[str]:
-        """The parts of the sentence without the ratio, and the doubtful trials."""
+        """The parts of `sentence` except the change, then `doubts` as `base: ...` or `current: ...`."""
         doubts = (f"{name}: {note}" for name, note in self.doubts)
         return [*filter(None, [*self.findings, self.why, *self.advice]), *doubts]
 
     @cached_property
     def doubts(self) -> list[tuple[str, str]]:
-        """The doubts about trials, each with the name of its side."""
+        """The remarks on doubtful trials, as pairs of side name and remark. Failed sides are left out."""
         return [(name, note) for name, side in self.sides.items() if side.status == "ok" for note in side.notes]
 
     @cached_property
@@ -108,7 +108,7 @@ class CellReport(CellComparison):
 
     @property
     def missing_trials(self) -> str:
-        """The number of trials that an inconclusive cell with a ratio lacks, `+3 trials`; else empty."""
+        """The number of trials a side that would decide an inconclusive cell with a ratio, `+3 trials`; else empty."""
         lacks = self.more_trials if self.verdict == "inconclusive" and self.ratio is not None else None
         return "" if lacks is None else f"+{counted(lacks, 'trial')}"
 
@@ -119,7 +119,7 @@ class CellReport(CellComparison):
 
     @cached_property
     def median_step(self) -> str:
-        """The ratio at the median step, if slow steps make it differ from that over total time; else empty."""
+        """The throughput ratio at the median step, if slow steps make it differ from `ratio`; else empty."""
         base, current = self.base, self.current
         if self.metric.name != "throughput" or self.ratio is None or base is None or current is None:
             return ""
@@ -149,8 +149,8 @@ class CellReport(CellComparison):
     def _slower_in(self) -> str:
         """The phases that are certainly slower, with their loss as a share of the base's step.
 
-        Example: `slower by 5.4% of the step (4.3% to 6.5%) in update`. If work moved, the phases that became faster are
-        listed too. Empty if no phase is certain."""
+        Example: `slower by 5.4% of the step (4.3% to 6.5%) in update`. A regression lists only its culprit. If work
+        moved between phases, those that became faster are listed too. Empty if no phase is certain."""
 
         def share(phase: PhaseChange) -> str:
             loss = phase.slower_by
@@ -172,8 +172,8 @@ class CellReport(CellComparison):
 
     @cached_property
     def advice(self) -> list[str]:
-        """The slower phase of a regression of throughput, or the number of trials that would decide an inconclusive
-        cell, with the interval that it is judged by. Empty for other verdicts and metrics."""
+        """For a regression of throughput, the phase that caused it. For an inconclusive cell, the interval that keeps
+        it inconclusive (`held_back`), if there is one, and the number of trials that would decide. Else empty."""
         if self.verdict == "regression" and self.metric.name == "throughput":
             kernels = f"phases grew only where the two sides ran different kernels: {', '.join(self.other_kernels)}"
             return [*filter(None, [self._place_of_loss, kernels if self.grew_by_kernels else ""])]
@@ -188,18 +188,19 @@ class CellReport(CellComparison):
             advice = f"not even {MOST_TRIALS:,} trials a side would show on which side of the threshold it lies"
         if self.held_back is None:
             return [advice]
+        # A loss beyond the threshold must also be confirmed to be a change; that test has a stricter level.
         held = "no change at all" if self.held_back.no_change else "the threshold"
         interval = f"{100 * self.held_back.confidence:.4g}% interval, {_limits(self.held_back.interval)}"
         return [f"judged by its {interval}, which includes {held}", advice]
 
     @property
     def _place_of_loss(self) -> str:
-        """The phase that became slower, by how much, and as a share of the base's step; empty without phases."""
+        """The phase that caused a loss, with the time it added, also as a share of the base's step; or empty."""
         culprit = self.culprit
         if culprit is None:
             return "no single phase is confirmed slower" if self.phases else ""
         grown_s, share = culprit.change_s.value, ""
-        if self.base and self.base.figure and culprit.decision != "slower":  # else the sentence's first words say it
+        if self.base and self.base.figure and culprit.decision != "slower":  # else `_slower_in` says it
             share = f", {percent(grown_s * self.base.figure / self.cell.images_per_step)} of the step"
         return (
             f"{culprit.name} takes {milliseconds(grown_s)} longer (median {milliseconds(culprit.base_s)} -> "
@@ -210,7 +211,7 @@ class CellReport(CellComparison):
 
     @property
     def point(self) -> float | None:
-        """The ratio, even if there are too few trials for an interval."""
+        """Current over base, even if there are too few trials for an interval; None if a side has no figure."""
         if self.ratio is not None:
             return self.ratio.value
         figures = [side.figure for side in self.sides.values() if side.figure is not None]
@@ -218,7 +219,7 @@ class CellReport(CellComparison):
 
     @property
     def phase_ratio(self) -> Interval | None:
-        """The ratio that would result if only the slower phase had changed; None if no phase is confirmed slower."""
+        """The throughput ratio if only the slower phase had changed; None if no phase is confirmed slower."""
         loss = self.culprit.slower_by if self.culprit is not None and self.culprit.decision == "slower" else None
         return loss and 1 / Interval(1 + loss.value, 1 + loss.low, 1 + loss.high)
 
@@ -227,7 +228,7 @@ class CellReport(CellComparison):
         """Why the cell has no ratio: it is on one side only, or failed or was not measured on a side."""
         if len(self.sides) == 1:
             [(name, side)] = self.sides.items()
-            bare = side.figure is None or self.metric.unit == "bytes"
+            bare = side.figure is None or self.metric.unit == "bytes"  # `side_figure` needs no unit after it
             state = (
                 side.status
                 if side.figure is None
@@ -283,7 +284,7 @@ class ComparisonReport(Comparison):
 
     @property
     def one_sided_lines(self) -> list[str]:
-        """A remark if a cell is decided although its interval includes the threshold."""
+        """A remark if a cell is decided although its 95% interval includes the threshold; else empty."""
         worst = 1 - self.rule.threshold
         decided = [cell for cell in self.cells if cell.verdict in ("pass", "regression")]
         ratios = [c.ratio if c.metric.more_is_better else 1 / c.ratio for c in decided if c.ratio]
@@ -300,7 +301,7 @@ class ComparisonReport(Comparison):
 
     @property
     def facets(self) -> str:
-        """The facets in which the sides differ."""
+        """The facets in which the sides differ, in words and joined by semicolons."""
         return "; ".join(
             FACETS.get(name, name) for name in dict.fromkeys(difference.facet for difference in self.differences)
         )
@@ -317,8 +318,8 @@ class ComparisonReport(Comparison):
 
     @property
     def counted_doubts(self) -> list[str]:
-        """The number of doubtful trials per side and reason: `base: 14 trials noisy, 3 trials throttled, in 9
-        cells`."""
+        """A line per side with its numbers of doubtful trials: `base: 14 trials noisy, 3 trials throttled, in 9 cells`.
+        A cell compared by several metrics counts once."""
         of_cells, lines = {(cell.machine, cell.cell): cell.doubts for cell in self.cells}, []
         for side in ("base", "current"):
             noted = [(key, note) for key, doubts in of_cells.items() for name, note in doubts if name == side]
@@ -329,7 +330,8 @@ class ComparisonReport(Comparison):
 
     @property
     def next_steps(self) -> list[NextStep]:
-        """The command that breaks the greatest loss down; none without a loss, or if no file holds the records."""
+        """The command that breaks the greatest loss of throughput down. None without such a loss or without files, or
+        if some cells differ in more than config and batch size, because the command cannot tell these apart."""
         lost = [c for c in self.cells if c.verdict == "regression" and c.metric.name == "throughput" and c.ratio]
         if not lost or self.labels.files is None or any(cell.where for cell in self.cells):
             return []
@@ -348,12 +350,12 @@ def comparison_report(comparison: Comparison, labels: Labels = UNNAMED) -> Compa
 
 
 def figure_unit(cells: Sequence[CellReport]) -> str:
-    """Return the unit of figures of one metric. Images are counted in the unit of the cells' own step."""
+    """Return the unit of one metric's figures, with the unit of the user's own step in place of images."""
     return cells[0].metric.unit.replace("images", rate_unit(cell.cell for cell in cells).removesuffix("/s"))
 
 
 def metric_with_unit(cells: Sequence[CellReport]) -> str:
-    """Return the name of the cells' metric with its unit: `throughput (images/s)`, `memory`."""
+    """Return the cells' metric with its unit, unless that is bytes: `throughput (images/s)`, `memory`."""
     metric = cells[0].metric
     return metric.name if metric.unit == "bytes" else f"{metric.name} ({figure_unit(cells)})"
 
@@ -379,5 +381,5 @@ def _limits(interval: Interval, words: Callable[[float], str] = change) -> str:
 def _kind(note: str) -> str:
     """Return the kind of doubt (one of `_DOUBTS`) that a note on a trial expresses; "doubtful" if it is none of
     them."""
-    rest = note.split(" ", 2)[-1]
+    rest = note.split(" ", 2)[-1]  # without "trial N"
     return next((kind for kind in _DOUBTS if rest.startswith(kind)), "doubtful")

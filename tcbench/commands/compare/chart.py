@@ -48,8 +48,8 @@ _TALL = 20  # rows; a block of more has its numbers above too
 _ROW = 0.215
 _MOST_NAMES = 2.45  # for configs; longer ones are broken into lines
 _VERDICT = 2.15
-_CUT = 1.6  # of the farthest ratio: intervals are cut there, and marked
-_LEAST = 1.05  # the axis reaches this factor to either side at least
+_CUT = 1.6  # intervals end in an arrow at this factor beyond the farthest ratio
+_LEAST = 1.05  # the axis reaches at least this factor to either side of 1
 
 _INKS: dict[Tone, str] = {"bad": LOSS, "good": GAIN, "warn": INK, "plain": INK}
 
@@ -88,7 +88,7 @@ def comparison_chart(report: ComparisonReport, *, title: str = "") -> Figure:
 
 
 def _short(label: str) -> str:
-    """Return a side's name; of a path, only the file name."""
+    """Return a side's name; if it is a path, only the name of the file, without `.jsonl`."""
     return label.rpartition("/")[2].replace(".jsonl", "") or label
 
 
@@ -145,8 +145,7 @@ class _Block:
 
 
 def _axis_limits(ratios: Sequence[Interval], points: Sequence[float | None]) -> tuple[float, float]:
-    """Return the limits of the ratio axis, which all blocks share. The axis is logarithmic, so that a factor of 2 is as
-    far from 1 as a factor of 1/2."""
+    """Return the limits of the ratio axis, which all blocks share. They include all points, and intervals to `_CUT`."""
     drawn = [point for point in points if point is not None]
     low, high = min([*drawn, 1 / _LEAST]), max([*drawn, _LEAST])
     ends = [max(ratio.low, low / _CUT) for ratio in ratios] + [min(ratio.high, high * _CUT) for ratio in ratios]
@@ -197,7 +196,7 @@ def _rows(cells: Sequence[CellReport]) -> tuple[_Row, ...]:
 
 
 def _small_print(report: ComparisonReport) -> list[str]:
-    """Return the lines below the chart."""
+    """Return the lines below the chart: how to read it, what differs between the sides, and what is doubtful."""
     over = {"rounds, in pairs" if cell.by_round else "trials (Welch)" for cell in report.cells if cell.ratio}
     lines = [
         "ratio: current over base, of the geometric means over trials · whisker: its 95% confidence interval over "
@@ -217,7 +216,7 @@ def _frame(axes: Axes, block: _Block, ends: tuple[float, float], worst: float) -
     """Draw the axes of a block: ratios along x, names along y, lines at 1 and at the threshold.
 
     `ends` are the limits of the ratios, and `worst` is the ratio at the threshold where more is better."""
-    axes.set_xscale("log")
+    axes.set_xscale("log")  # a factor of 2 is as far from 1 as a factor of 1/2
     axes.set_xlim(ends)
     axes.set_ylim(block.tops[-1], 0)
     wide = ends[1] / ends[0] > 5
@@ -246,7 +245,7 @@ def _frame(axes: Axes, block: _Block, ends: tuple[float, float], worst: float) -
 
 def _write_verdicts(axes: Axes, block: _Block, figures: float) -> None:
     """Write the ratios, in a column `figures` points wide, and the verdicts to the right of the axes."""
-    widest = max(block.rows, key=lambda row: len(row.verdict))
+    widest = max(block.rows, key=lambda row: len(row.verdict))  # the layout makes room for this one alone
     for row, place in zip(block.rows, block.places, strict=True):
         verdict = shortened(drawable(row.verdict), WORDS, _VERDICT)
         style = {"coordinates": axes.get_yaxis_transform(), "bbox": None}
@@ -323,7 +322,7 @@ def _lead(report: ComparisonReport) -> Paragraph:
 
 
 def _tally(report: ComparisonReport) -> tuple[tuple[Badge | None, Paragraph], ...]:
-    """Return a line per verdict with the cells that fit in it."""
+    """Return a line per verdict: its badge, its number of cells and the first six of them."""
     lines = []
     by_verdict = grouped((cell.verdict, cell) for cell in report.cells)
     for verdict in report.verdicts:

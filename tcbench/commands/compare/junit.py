@@ -18,7 +18,7 @@ _SKIPPED = ("inconclusive", "not measured")
 def junit(report: ComparisonReport) -> str:
     """Return the comparison as XML, with a test suite per metric.
 
-    What makes the comparison fail is a failure; inconclusive and unmeasured cells are skipped."""
+    A cell that makes the comparison fail is a failure; inconclusive and unmeasured cells are skipped."""
     root = ET.Element("testsuites", {"name": "tcbench compare"})
     totals = {"tests": 0, "failures": 0, "errors": 0, "skipped": 0}
     for metric, cells in report.by_metric.items():

@@ -1,7 +1,7 @@
 """The comparison as GitHub- and GitLab-flavoured Markdown, for a pull request's comment or a job's summary.
 
-Cells that need attention stand on top, the rest is folded away. Text from a record is set in an HTML code element, with
-every character that Markdown or HTML could act on as a character reference. Such a reference is never structure
+Cells that need attention stand on top, the rest is folded away. Text from a record is set in an HTML code element, and
+its characters that mean something in Markdown or HTML become character references. These are never structure
 (CommonMark 0.31, section 2.5), and nothing inside a code element becomes a mention or a reference to an issue."""
 
 import re
@@ -81,7 +81,7 @@ def _part(summary: str | None, rows: Iterable[str], room: int) -> str:
         return ""
     before = f"<details><summary>{summary}</summary>\n\n" if summary else ""
     after = "\n</details>\n\n" if summary else "\n"
-    room_left = room - len(before) - len(after) - 80
+    room_left = room - len(before) - len(after) - 80  # for the line that counts the others
     shown: list[str] = []
     for row in rows:
         room_left -= len(row) + 1
@@ -101,11 +101,12 @@ def code(text: str) -> str:
     return f"<code>{escaped(text)}</code>"
 
 
+# Matches what is not safe: all but letters, digits, some punctuation, and underscores inside of words.
 _SAFE = re.compile(r"[^\w +\-,.;=%()/]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])")
 
 
 def escaped(text: str) -> str:
-    """Return text of a record with every character that could be structure as a character reference."""
+    """Return the first _MOST_TEXT characters of a text, with character references for those that could be markup."""
     shown = text if len(text) <= _MOST_TEXT else f"{text[:_MOST_TEXT]}..."
     shown = _SAFE.sub(lambda match: f"&#{ord(match[0])};", shown)
     # GitHub would turn a bare domain into a link.

@@ -117,10 +117,10 @@ def check_distinct(base: Sequence[Record], current: Sequence[Record], labels: La
 
 
 def with_allowed(comparison: Comparison, labels: Labels, allow: frozenset[str], retry: str) -> Comparison:
-    """Return the comparison with missing cells not failing, if `allow` has MISSING.
+    """Check that the sides may be compared, and return the comparison. MISSING in `allow` excuses missing cells.
 
-    Raises NotComparableError if the sides have nothing in common, or differ in a facet that is not allowed. `retry` is
-    the command without its --allow; the error message offers it."""
+    Raises NotComparableError if the sides have nothing in common, if nothing was measured on both, or if they differ in
+    a facet that `allow` lacks. The error message offers `retry`, the command without its --allow."""
     names = labels.base, labels.current
     if comparison.paired == 0:
         bases = dict.fromkeys(cell.base.cell.label for cell in comparison.cells if cell.base)
@@ -172,8 +172,8 @@ def retry_command(context: typer.Context) -> str:
 
 
 def present(comparison: Comparison, labels: Labels, format_: Format, output: Path | None, details: bool) -> None:
-    """Show a comparison in the format and file that the options ask for. Raises StoreError if the file cannot be
-    written; everything else has been shown by then."""
+    """Print a comparison in a format, or write that text or a chart to `output` and print the table. With GitHub's
+    format, add Markdown to the job's summary. Raises StoreError, last of all, if `output` cannot be written."""
     from tcbench.commands.compare import github, junit, markdown, table
     from tcbench.commands.compare.cell_report import ComparisonReport, comparison_report
 
@@ -211,7 +211,7 @@ def present(comparison: Comparison, labels: Labels, format_: Format, output: Pat
 
 
 def _is_picture(path: Path) -> bool:
-    """Return whether the file's extension is that of an image or a PDF."""
+    """Return whether the file's extension is that of a chart: an image or a PDF."""
     kind = mimetypes.guess_type(path.name)[0] or ""
     return kind.startswith("image/") or kind == "application/pdf"
 

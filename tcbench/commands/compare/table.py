@@ -92,7 +92,7 @@ def _table(cells: Sequence[CellReport], *, narrow: bool) -> ConfigTable[CellRepo
 def to_json(report: ComparisonReport) -> str:
     """Return the comparison as a line of JSON. A limit that is not finite is null.
 
-    In form 1, `figure`, `figures` and `ratio` of throughput were at the median step, which is
+    In version 1, `figure`, `figures` and `ratio` of throughput were at the median step, which is
     `median_step_images_per_s` now."""
     text = document(
         "tcbench-comparison",

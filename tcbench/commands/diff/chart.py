@@ -68,7 +68,7 @@ _STEP: dict[str, Any] = {"facecolor": OTHER, "edgecolor": "none", "linewidth": 0
 
 @dataclass(frozen=True)
 class _PartRow:
-    """A bar from `begin_s` to `end_s`, with the text beside it (`words`) and a tooltip."""
+    """A bar from `begin_s` to `end_s`, with the text beside it (`words`) and its tooltip (`says`)."""
 
     label: str
     begin_s: float

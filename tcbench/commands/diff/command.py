@@ -123,7 +123,7 @@ def _timeline_diffs(paths: Sequence[Path]) -> list[Diff]:
 def _record_diffs(
     paths: Sequence[Path], configs: Sequence[str], to: str | None, sizes: Sequence[int] | None
 ) -> tuple[list[Diff], list[str]]:
-    """Return the diffs of all pairs of cells, and a line for each cell that has no partner."""
+    """Return the diffs of all pairs of cells, and a line for each cell without a partner. `to`: CURRENT's config."""
     from tcbench.commands.diff.differences import diff_records
 
     selections = zip(paths, (configs, configs if to is None else (to,)), strict=True)

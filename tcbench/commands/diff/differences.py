@@ -59,7 +59,7 @@ class StepPart:
 
     @property
     def kind(self) -> Fate:
-        """The fate of the part, whether or not it is certain."""
+        """What became of the part (`went`: only the base has it), even if the change may be noise."""
         if self.base_s is None or self.current_s is None:
             return "appeared" if self.base_s is None else "went"
         return "grew" if self.change_s > 0 else "shrank" if self.change_s < 0 else "same"
@@ -192,7 +192,7 @@ _MOST_CHANGED = 6
 
 
 def changed_cells(comparison: Comparison, base: Iterable[Record], current: Iterable[Record]) -> tuple[Diff, ...]:
-    """Return the diffs of cells whose throughput certainly changed, those that changed most first."""
+    """Return the diffs of the _MOST_CHANGED cells whose throughput changed most and certainly, the largest first."""
     before, after = group_by_cell(base), group_by_cell(current)
     certain = [c for c in comparison.cells if c.verdict in ("regression", "improved") and c.metric is THROUGHPUT]
     by_change = sorted(certain, key=lambda cell: -abs(math.log(cell.ratio.value)) if cell.ratio else 0.0)
@@ -283,7 +283,7 @@ _PerPart = Mapping[PartKey, float]
 
 
 def _layers(timeline: Timeline, clock: ClockName) -> dict[PartKey, float]:
-    """Return the seconds per step of each layer: on a device those of what it launched, on a host its own."""
+    """Return the seconds per step of each layer: on a device, of what the layer launched; on the host, of the layer."""
     on_device = clock == "device"
     spans = [s for s in timeline.spans_in("gpu") if s.layer] if on_device else timeline.spans_in("host", "layer")
     n = len(timeline.steps)
@@ -304,8 +304,8 @@ def _in_steps(timeline: Timeline, spans: Iterable[Span]) -> Iterable[Span]:
 
 
 def _merged(base: _PerPart, current: _PerPart, *, launches: tuple[_PerPart, _PerPart] = ({}, {})) -> list[StepPart]:
-    """Return a part for each key of `base` and `current`, which hold seconds per step, unless it takes no time on both.
-    `launches` has the launches per step of both sides."""
+    """Return the parts that take time on either side. `base` and `current` hold the seconds per step by part, and
+    `launches` the launches per step of both sides."""
     return [
         StepPart(*key, base.get(key), current.get(key), None, *(counts.get(key) for counts in launches))
         for key in {**base, **current}
@@ -325,7 +325,7 @@ def _level(name: LevelName, clock: ClockName, step: StepPart, parts: Iterable[St
 
 
 def _check_same_training(base: Sequence[Record], current: Sequence[Record]) -> None:
-    """Raise NotComparableError if two cells do not train the same. The message lists all differences."""
+    """Raise NotComparableError if the sides' cells differ in SAME_TRAINING or device, or only one is simulated."""
     before, after = base[0].cell, current[0].cell
     facts: list[tuple[str, object, object]] = [
         (name.replace("_", " "), getattr(before, name), getattr(after, name)) for name in SAME_TRAINING

@@ -27,8 +27,8 @@ def signed(seconds: float) -> str:
 
 
 def headline(diff: Diff) -> str:
-    """Return the step's change and its largest part: `step 22.1 ms -> 24.3 ms: +2.2 ms (+9.8%); forward +2.13 ms, 96%
-    of it`."""
+    """Return the step's change and the part with the largest share in it: `step 22.1 ms -> 24.3 ms: +2.2 ms (+9.8%);
+    forward +2.13 ms, 96% of it`."""
     step = diff.step
     base_s, current_s = step.base_s or 0.0, step.current_s or 0.0
     within = f", 95% interval {limits(step.change, signed)}" if step.change else ""

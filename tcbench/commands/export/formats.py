@@ -127,7 +127,7 @@ def _cells(records: Sequence[Record]) -> Iterator[Row]:
 
 
 def _scaled(curve: Curve, point: Point) -> Row:
-    """Return the columns on scaling of a cell on a curve of weak scaling: efficiency, all-reduce, imbalance."""
+    """Return a cell's columns on weak scaling, from its point on a curve: efficiency, all-reduce, imbalance."""
     exchange = point.allreduce
     return {
         **fields(point, "images_per_s_per_rank=images_per_s_per_rank.value"),
@@ -142,7 +142,7 @@ def _scaled(curve: Curve, point: Point) -> Row:
 
 
 def _steps(records: Sequence[Record]) -> Iterator[Row]:
-    """Yield a row per timed step."""
+    """Yield a row per timed step. The first step of each block is not counted."""
     for machine, record in _by_machine(records):
         measured = record.measurement
         if measured is None:
@@ -180,8 +180,8 @@ def _interval(name: str, interval: Interval | None) -> Row:
 def to_json(records: Sequence[Record], per: str) -> str:
     """Return rows as JSON, one per line, under the schema's name and version.
 
-    In form 1, `images_per_s` and `step_time_mean_s` of a cell were over the steps of all trials together; now they are
-    geometric means over trials."""
+    In version 1, `images_per_s` and `step_time_mean_s` of a cell were over the steps of all trials together; now they
+    are geometric means over trials."""
     columns, rows = table(records, per)
     head = json.dumps({"schema": "tcbench-export", "schema_version": 2, "per": per}).removesuffix("}")
     encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode

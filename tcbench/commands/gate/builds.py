@@ -190,9 +190,9 @@ def _revision(
 
 
 def _interpreter(name: Role, python: str, folder: Path) -> Build:
-    """Return the build of a Python, given by path or command name.
+    """Return the build whose interpreter is `python`, a path or the name of a command.
 
-    The path is not resolved, because Python finds its virtual environment by the location of the link."""
+    Symbolic links are not followed, because Python finds its virtual environment by the path that started it."""
     path = python if "/" in python else shutil.which(python)
     if path is None:
         raise BuildError(
@@ -203,7 +203,7 @@ def _interpreter(name: Role, python: str, folder: Path) -> Build:
 
 
 def _probed(build: Build, option: str) -> Build:
-    """Return the build with its worker's module and abilities, found by importing tcbench there.
+    """Return the build with its worker's module and abilities, which its own interpreter prints (`_PROBE`).
 
     `option` names the build in error messages. Raises BuildError."""
     python = build.launch.python

@@ -234,7 +234,7 @@ def _expected(plan: Plan, question: GateQuestion, out: Path, budget_s: float | N
     expected = estimate((), (), load.slowdown(), earlier=earlier)
     cells = [planned.cell for planned in plan.cells if planned.skip_reason is None]
     round_s = 2 * sum(map(expected.trial_s, cells))
-    least, *_, most = question.trials if len(question.trials) > 1 else question.trials * 2
+    least, *_, most = question.trials if len(question.trials) > 1 else question.trials * 2  # one look is both
     ends = dict.fromkeys((least, most))
     trials = " to ".join(str(2 * number * len(cells)) for number in ends)
     words = f"{counted(len(cells), 'cell')}, {trials} trials, about "
@@ -264,7 +264,7 @@ def _show_plan(
 
 
 def _cells_only_in_base(chosen: Selection, base: Build, plan: Plan, say: Callable[[str], None]) -> tuple[Cell, ...]:
-    """Return the cells of base's scenario that current's scenario lacks, so that their loss is reported."""
+    """Return the cells of base's scenario that current's scenario lacks, which are then reported as missing."""
     from tcbench.run.plan import plan_of
 
     try:

@@ -169,7 +169,7 @@ def _pointers(top: Path) -> list[str]:
 
 
 def _begins(path: Path, start: bytes) -> bool:
-    """Return whether a regular file begins with these bytes."""
+    """Return whether `path` is a regular file that begins with `start`. A symbolic link is not."""
     if path.is_symlink() or not path.is_file():
         return False
     with path.open("rb") as file:
@@ -177,7 +177,7 @@ def _begins(path: Path, start: bytes) -> bool:
 
 
 def _environment(top: Path, folder: Path, setup: str | None) -> tuple[str, Path]:
-    """Return the setup command and the folder to run it in: that of the nearest project's pyproject.toml.
+    """Return the setup command and the folder to run it in: the nearest one, from `folder` up to `top`, with a project.
 
     The command is empty if there is no environment to create. `setup` is the user's own command, or None."""
     above = [folder, *(path for path in folder.parents if path.is_relative_to(top))]
@@ -211,7 +211,8 @@ def _set_up(command: str, folder: Path, log: Path) -> None:
 
 
 def _python(top: Path, setup_folder: Path, command: str) -> str:
-    """Return the Python of the environment that `command` created, or the running one if there is no command."""
+    """Return the Python of the environment that `command` created, else the running one. Raises BuildError if a project
+    has no environment after its setup."""
     if not command:
         return sys.executable
     above = [setup_folder, *(path for path in setup_folder.parents if path.is_relative_to(top))]

@@ -32,8 +32,8 @@ class GateProgress(Protocol):
     def begin(self, label: str, remaining: Sequence[Cell], ahead: int) -> None:
         """Show that a trial begins.
 
-        `remaining`: the cells of this trial and of all trials that are certain to follow. `ahead`: the number of those
-        trials, including skipped ones."""
+        `remaining` has the cell of this trial and of each trial that is certain to follow, without skipped ones.
+        `ahead` is the number of all these trials, with skipped ones."""
         ...
 
     def listen(self, cell: Cell, trial: int, message: Message) -> None: ...
@@ -109,7 +109,8 @@ def measure(
 
 
 def run_trials(runners: Sequence[Runner], planned: PlannedCell, numbers: Sequence[int]) -> Iterator[tuple[int, Record]]:
-    """Run one trial, or one trial on each of two runners in turns. Yields (position in `runners`, record)."""
+    """Run one trial, or one trial on each of two runners in turns. Yields (position in `runners`, record); the record
+    of a crash quotes the last line of the worker's log."""
     first, *rest = runners
     if rest:
         records = first.in_turns(rest[0], planned, (numbers[0], numbers[1]))
@@ -174,7 +175,7 @@ steps and by 2.0% with two."""
 
 
 def _begin(progress: GateProgress, state: Gate, plan: Plan, trials: Sequence[Trial], alone: bool) -> None:
-    """Show that trials begin, and which cells remain."""
+    """Show that trials begin, and which cells remain. `alone`: the two trials of a round do not run at once."""
     certain = [plan.cells[ahead.cell] for ahead in state.certain()]
     to_run = [planned.cell for planned in certain if planned.skip_reason is None]
     sides = " and ".join(trial.side for trial in trials) + " alone" * alone
@@ -183,7 +184,7 @@ def _begin(progress: GateProgress, state: Gate, plan: Plan, trials: Sequence[Tri
 
 
 def _with_last_line(record: Record) -> Record:
-    """Return the record; if its worker crashed, with the last line of the log added to the reason.
+    """Return a record. If it is of a crash with an exit code, append the last line of the worker's log to its reason.
 
     A worker of another version may end before it can report an error, for example because it does not know the
     request."""

@@ -64,7 +64,7 @@ def history_chart(history: History) -> Figure:
     strips = [
         (cell, _points_at(cell, revisions), name * (cell is alike[0])) for name, alike in groups for cell in alike
     ]
-    # The factor from bottom to top, which all strips share.
+    # All strips show the same ratio of highest to lowest rate, with a margin of 12% in log scale.
     span = max([high / low for low, high in (_rate_limits(points) for _, points, _ in strips)] + [_LEAST_SPAN]) ** 1.12
     width = max(WIDTH, _MARGINS + _PITCH * len(revisions))
     title = mark_simulated("Throughput over commits", (cell.environment for cell in history.cells))
@@ -93,7 +93,7 @@ def history_chart(history: History) -> Figure:
 
 
 def _groups(cells: Sequence[CellHistory]) -> tuple[list[tuple[str, list[CellHistory]]], tuple[str, ...]]:
-    """Return cells by setting and batch size, with the group's name, and the facts that all settings share."""
+    """Return (name, cells) for each setting and batch size, and the facts that all settings share."""
     ordered = sorted(cells, key=lambda cell: cell.cell.batch_size)
     groups = grouped(((_as_summary(cell).setting, cell.cell.batch_size), cell) for cell in ordered)
     by_setting = grouped((summary.setting, summary) for summary in map(_as_summary, cells))
@@ -182,8 +182,8 @@ def _frame(axes: Axes, cell: CellHistory, points: Sequence[HistoryPoint], span: 
 
 
 def _ticks(low: float, high: float, line: float) -> list[float]:
-    """Return two to four round numbers of images/s. They are at least `line` apart (a share of the height), and half of
-    that from the ends."""
+    """Return the round numbers of images/s beside a strip. They are at least `line` (a share of the strip's height)
+    apart and half of `line` from its ends."""
     edge = (high / low) ** (line / 2)
     values: list[float] = []
     for bins in (3, 4, 5, 6):
@@ -225,6 +225,7 @@ def _draw_strip(axes: Axes, cell: CellHistory, points: Sequence[HistoryPoint], r
             edge = withStroke(linewidth=2.4, foreground=QUIET)
             [drawn] = axes.plot(*zip(*line, strict=True), color=colour, linewidth=1.5, zorder=2, path_effects=[edge])
             on_lines += [drawn.get_transform().transform_path(drawn.get_path()).interpolated(20).vertices]
+    # Words of regressions are placed first, because later ones find less room.
     obstacles = squares_around([tuple(axes.transData.transform(mark)) for mark in marks], 8)
     avoid = np.concatenate(on_lines) if on_lines else ()
     for point, mark in sorted(
@@ -236,7 +237,7 @@ def _draw_strip(axes: Axes, cell: CellHistory, points: Sequence[HistoryPoint], r
 
 
 def _draw_mark(axes: Axes, point: HistoryPoint, position: tuple[float, float], colour: str) -> None:
-    """Draw the mark of a point."""
+    """Draw the mark of a point, whose shape tells the verdict; a cross stands for a point without throughput."""
     marks = {"regression": ("v", 6.5, LOSS), "improved": ("^", 6.5, GAIN), "pass": ("o", 4.2, colour)}
     form, size, face = marks.get(point.change.verdict if point.change else "", ("o", 4.2, PAPER))
     style: dict[str, Any] = {"markerfacecolor": face, "markeredgecolor": INK, "markeredgewidth": 0.8}
@@ -246,7 +247,7 @@ def _draw_mark(axes: Axes, point: HistoryPoint, position: tuple[float, float], c
 
 
 def _words(point: HistoryPoint) -> tuple[str, str]:
-    """Return the words beside a point and their colour."""
+    """Return the words beside a point and their colour: a failure, a change, or why a new line begins; else empty."""
     if point.images_per_s is None:
         words = f"{FORMS['changed status'].sign} {STATUS_BADGES[point.side.status].word}"
         return words, LOSS if point.regressed else QUIET

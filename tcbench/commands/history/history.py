@@ -88,8 +88,8 @@ class HistoryPoint:
 class CellHistory:
     """One cell on one machine over revisions, oldest first.
 
-    `environment` is the newest one recorded. `beneath`: how its software stack differs, if one of these revisions was
-    measured on several stacks."""
+    `environment` is the newest one recorded. `beneath` names what distinguishes the software stack, if a revision of
+    the cell was measured on several stacks."""
 
     cell: Cell
     machine: str | None

@@ -112,8 +112,8 @@ def verdict(history: History) -> str:
 
 
 def to_json(history: History) -> str:
-    """Return the whole history as JSON. An open end of an interval is null. In form 1, images/s were at the median
-    step."""
+    """Return the whole history as JSON. An open end of an interval is null. In version 1, images/s were at the
+    median step."""
     facts = "name project_commit=code.project tcbench=code.tcbench run=code.run began_at"
     cells = [
         {

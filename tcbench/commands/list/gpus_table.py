@@ -23,8 +23,8 @@ from tcbench.show.tables import COUNT, Column, Kind, Table
 class _GpuRow:
     """A GPU that tcbench knows or that is present.
 
-    `figures` and `rates` are None for a GPU without a description in tcbench. `devices` are the names of the present
-    ones, as `--device` takes them."""
+    `figures` and `rates` are None for a GPU without a description in tcbench. `devices` are the names, as
+    `--device` takes them, of this machine's GPUs of the kind."""
 
     name: str
     title: str

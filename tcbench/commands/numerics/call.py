@@ -31,8 +31,8 @@ class ProgramOptions:
 
 
 def step_counter(advance: Callable[[str, int, int], None], total: int) -> Listen:
-    """Return a callback for a job's number of finished steps, which reports the sum over all jobs to `advance`. `total`
-    is the number of steps of all jobs."""
+    """Return a callback that gets a job's number of finished steps and reports the sum over all jobs to `advance`.
+    `total` is the number of steps of all jobs."""
     done: dict[AnyJob, int] = {}
 
     def listen(job: AnyJob, steps: int) -> None:

@@ -27,7 +27,7 @@ def loss_scale(text: str | None) -> float | None:
     power = re.fullmatch(r"\s*2\^(-?[0-9]{1,3})\s*", text, re.ASCII)
     number = re.fullmatch(r"\s*[0-9]{1,30}(\.[0-9]{1,30})?\s*", text, re.ASCII)
     scale = 2.0 ** int(power[1]) if power else float(text) if number else 0.0
-    if not 2.0**-20 <= scale <= 2.0**60 or math.frexp(scale)[0] != 0.5:
+    if not 2.0**-20 <= scale <= 2.0**60 or math.frexp(scale)[0] != 0.5:  # a power of two has the mantissa 0.5
         shown = text.strip() if len(text) < 30 else f"{text.strip()[:27]}..."
         raise SelectionError(f"--scale {shown}: expected a power of two from 2^-20 to 2^60, such as 1024 or 2^10")
     return scale

@@ -38,9 +38,9 @@ class Equivalence:
 def equivalence(differences: Sequence[float], margin: float, least_error: float = 0.0) -> Equivalence:
     """Judge paired differences against a margin.
 
-    `different` is tested at LEVEL / 2, since a verdict asks about two figures. The standard error is at least
-    `least_error`, because readings from a coarse scale repeat. Raises ValueError without differences, for a margin that
-    is not positive, or a difference that is not finite."""
+    `different` is tested at LEVEL / 2, since either of two figures (loss, accuracy) can decide a verdict. The standard
+    error is at least `least_error`, because readings from a coarse scale agree by chance. Raises ValueError without
+    differences, for a margin that is not positive, or a difference that is not finite."""
     if not differences or not margin > 0 or not all(map(math.isfinite, differences)):
         raise ValueError("equivalence: expected finite differences and a margin above 0")
     n, mean = len(differences), statistics.fmean(differences)

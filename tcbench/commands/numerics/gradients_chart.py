@@ -55,7 +55,7 @@ def gradients_chart(document: Document, about: Sequence[str]) -> Figure:
     page.legend([[*patches, Patch(fill=False, ec=INK, label=outline)]])
     layers_height = max(*map(len, layers.values()), 1) * _ROW
     histograms, [lost, unused], shades = page.panels([_PANEL, _PANEL, layers_height], 2)
-    unused.remove()
+    unused.remove()  # the panel of lost shares takes the whole row
     lost.set_subplotspec(lost.get_gridspec()[1, :])
     for kind, axes in zip(TITLES, histograms, strict=True):
         axes.set_title(TITLES[kind], loc="left", weight="bold")
@@ -79,13 +79,13 @@ def _rows(document: Document) -> dict[GradientKind, list[LayerGradients]]:
     order = {layer: -place for place, layer in enumerate(backward)}
     for kind in KINDS:
         rows = [layer for layer in document.gradients.layers if layer.kind == kind]
-        rows.sort(key=lambda row: order.get(row.layer, 1))
+        rows.sort(key=lambda row: order.get(row.layer, 1))  # a layer that is not in `order` comes last
         layers[kind] = rows[:: -(-len(rows) // _MOST_ROWS)] if rows else []
     return layers
 
 
 def _limits(parts: Sequence[Magnitudes]) -> tuple[int, int]:
-    """Return log2 of the ends of the axis, which covers float16's range and all but 0.1% of the gradients."""
+    """Return log2 of the ends of the axis, which covers float16's range and all gradients but the smallest 0.1%."""
     low, high = SMALLEST - 3, 17
     for part in parts:
         n, seen = part.non_zero, 0

@@ -65,7 +65,8 @@ def like_base(document: Document) -> Word:
 
 @dataclass(frozen=True)
 class TechniqueVerdict:
-    """A technique's verdict and its reason. The tests are None if fewer than two seeds finished together with fp32."""
+    """A technique's verdict and reason. Both tests are None if a run diverged or failed, or no run of the base is
+    ok."""
 
     technique: str
     word: Word
@@ -76,7 +77,7 @@ class TechniqueVerdict:
 
 @dataclass(frozen=True)
 class TechniqueCosts:
-    """Means over a technique's finished seeds, and ratios of fp32's time and memory to them.
+    """Means over a technique's finished seeds, and the ratios of fp32's time and memory to the technique's.
 
     A ratio above 1 is a gain. Times are paired by seed. The memory of a whole process has no ratio, because most of it
     is the program. Figures are None if no seed finished."""
@@ -140,7 +141,8 @@ def _training_finding(document: Document, answers: Mapping[str, Word], technique
 
 
 def _loss_scale_finding(document: Document) -> Evidence | None:
-    """Return the evidence on whether the loss scale keeps small gradients; None if no gradients were counted."""
+    """Return the evidence on whether a loss scale is needed to keep gradients, and enough; None if none were
+    counted."""
     k = round(math.log2(document.static_scale))
     unscaled, scaled = model_shares(document.gradients, 0), model_shares(document.gradients, k)
     kinds = [kind for kind in KINDS if model_magnitudes(document.gradients, kind).non_zero]
@@ -227,8 +229,8 @@ _NORMAL_95 = 1.6449
 
 
 def _verdict(name: str, document: Document, margins: Margins) -> TechniqueVerdict:
-    """Return the verdict on the technique `name`: whether its loss and accuracy are within the margins of the base's
-    (pairs by seed), or why that cannot be judged."""
+    """Return the verdict on the technique `name`: whether its loss and accuracy differ from the base's at the same seed
+    by less than the margins, or why that cannot be judged."""
     runs = [run for run in document.runs if run.technique == name]
     base = {run.seed: run for run in document.runs if run.technique == document.setting.base.name}
     pairs = [(run, base[run.seed]) for run in runs if run.seed in base and base[run.seed].status == "ok"]
@@ -316,7 +318,7 @@ def costs(document: Document) -> tuple[TechniqueCosts, ...]:
     rows: list[TechniqueCosts] = []
     base: TechniqueCosts | None = None
     base_runs: list[Run] = []
-    for technique in techniques_run(document):
+    for technique in techniques_run(document):  # the base is the first
         runs = [run for run in document.runs if run.technique == technique.name]
         ok = [run for run in runs if run.status == "ok"]
         if not ok:
@@ -344,7 +346,7 @@ def costs(document: Document) -> tuple[TechniqueCosts, ...]:
 
 
 def _time_ratio(runs: Sequence[Run], base: Sequence[Run]) -> Interval | None:
-    """Return the base's training time over that of the same seed: the geometric mean with its 95% interval."""
+    """Return the geometric mean over seeds of the base's training time over the technique's, with its 95% interval."""
     times_s = {run.seed: run.train_time_s for run in base}
     pairs = [(times_s.get(run.seed), run.train_time_s) for run in runs]
     logs = [math.log(before_s / time_s) for before_s, time_s in pairs if before_s and time_s]
@@ -364,7 +366,7 @@ def mean_interval(values: Sequence[float]) -> Interval:
 
 
 def loss_curve(document: Document, technique: str, window: int) -> tuple[Interval, ...]:
-    """Return the mean loss over seeds with its 95% interval, per window of steps, as far as all seeds got."""
+    """Return the mean loss over seeds with its 95% interval, per window of steps, until the first seed ends."""
     return _curve([_windows(run.losses, window) for run in document.runs if run.technique == technique])
 
 

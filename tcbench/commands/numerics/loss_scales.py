@@ -39,11 +39,11 @@ def shares(magnitudes: Magnitudes, log2_scale: int) -> Shares:
         if exponent < SMALLEST_NORMAL - 1:
             below_normal += n
         elif exponent == SMALLEST_NORMAL - 1:
-            below_normal += n - almost
+            below_normal += n - almost  # which round up to a normal number
         if exponent > _LARGEST:
             infinite += n
         elif exponent == _LARGEST:
-            infinite += nearly
+            infinite += nearly  # which round up to infinity
     n = max(1, magnitudes.non_zero)
     return Shares(zero / n, (below_normal - zero) / n, infinite / n)
 
@@ -86,6 +86,7 @@ def safe_scales(parts: Sequence[Magnitudes]) -> SafeScales:
         return SafeScales(None, None)
     highest = max(part.lowest + len(part.counts) for part in filled)
     lowest = min(part.lowest for part in filled)
+    # At the smallest candidate everything becomes zero, at the largest everything infinite.
     candidates = range(SMALLEST - highest - 1, _LARGEST - lowest + 2)
     smallest = next(k for k in candidates if all(shares(part, k).zero <= LOST_AT_MOST for part in filled))
     largest = next(k for k in reversed(candidates) if all(shares(part, k).infinite == 0 for part in filled))

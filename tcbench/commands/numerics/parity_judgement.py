@@ -40,7 +40,7 @@ def judge(runs: Sequence[ParityRun], rung_of: Callable[[str], Rung]) -> tuple[Ju
 
 
 def _judged(run: ParityRun, rung: Rung) -> JudgedRun:
-    """Return a run with what is wrong by the tolerances and effects of its last rung, `rung`; fp32 by its rounding."""
+    """Judge a run by the tolerance and effects that its last rung, `rung`, declares; fp32 by the rung's `rounding`."""
     parity = rung.rounding if run.config == BASE else rung.parity
     tolerance, same_batches = parity.tolerance(run.storage) or EXACT_TOLERANCE, parity.kind == "input"
     if run.reason is not None:

@@ -122,7 +122,7 @@ def notes(judged: Sequence[JudgedRun], skipped: Mapping[str, str]) -> list[str]:
 
 
 def to_json(job: ParityJob, judged: Sequence[JudgedRun], skipped: Mapping[str, str]) -> str:
-    """Return everything as JSON. Form 1 also had `reference` and `slope_error`, a check of tcbench's own operations."""
+    """Return everything as JSON. Version 1 also had `reference` and `slope_error`, a check of our own operations."""
 
     def run_json(config: JudgedRun) -> dict[str, Any]:
         """Return one config's distances, tolerances and verdict."""

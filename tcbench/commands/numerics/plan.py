@@ -179,7 +179,7 @@ def _last_size(model: Network, variant: str, image_size: int) -> int:
 
 
 def observed_job(setting: TrainingSetting) -> TrainingJob:
-    """Return the job of the fp32 run whose gradients are counted."""
+    """Return the job of the fp32 run whose gradients are counted, at up to _OBSERVED_STEPS evenly spaced steps."""
     last, n = setting.steps - 1, min(_OBSERVED_STEPS, setting.steps)
     steps = sorted({round(i * last / max(1, n - 1)) for i in range(n)})
     return _job(setting, TECHNIQUES[BASE], 0, 1.0, tuple(steps))
@@ -189,7 +189,7 @@ def training_jobs(setting: TrainingSetting, seeds: int, static_scale: float | No
     """Return the jobs of all techniques and seeds.
 
     All techniques of a seed follow each other, so that drift of the machine affects them alike. Without a static scale,
-    only the first seed of techniques that need none."""
+    return only the first seed of the techniques that need none."""
     techniques = TECHNIQUES if setting.ranks == 1 else RANKS_TECHNIQUES
     return tuple(
         _job(setting, technique, seed, _first_scale(setting, technique, static_scale))

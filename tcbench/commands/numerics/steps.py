@@ -20,9 +20,9 @@ SMOOTH = 5
 
 
 class MethodRun(msgspec.Struct, frozen=True, kw_only=True):
-    """One run of a method.
+    """One training run by SGD or K-FAC (`method`).
 
-    `losses` are those of its batches, up to where it ended. `train_time_s` is the time of all steps. `reason` says why
+    `losses` has the loss of each step, up to the last one. `train_time_s` is the time of all steps. `reason` says why
     it did not finish."""
 
     method: str
@@ -67,7 +67,7 @@ class StepsDocument(msgspec.Struct, frozen=True, kw_only=True):
 
 def best_learning_rate(tuning: Sequence[MethodRun]) -> float:
     """Return the learning rate that reaches the lowest loss in the fewest steps. Ties are broken by the steps to the
-    next loss, and finally by the last loss."""
+    next higher loss, and finally by the loss at the end."""
 
     def order(run: MethodRun) -> tuple[float, ...]:
         steps = [run.steps_to(loss) or math.inf for loss in reversed(LOSSES)]

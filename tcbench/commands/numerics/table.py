@@ -71,7 +71,7 @@ SMALL_RATE = 1e-3
 
 
 def why_lines(document: Document) -> list[str]:
-    """Return notes on why the setting shows what the techniques are for."""
+    """Return notes on why the setting has small gradients and updates, or how ranks and their learning rate are set."""
     s = document.setting
     if s.ranks > 1:
         n, rate, rank_batch = s.ranks, s.learning_rate, s.batch_size // s.ranks

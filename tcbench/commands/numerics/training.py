@@ -97,7 +97,7 @@ def _train_dtypes(
     runner: NumericsRunner,
     results: list[TrainingFinished],
 ) -> tuple[Gradients, float, Environment | None]:
-    """Train the talk's techniques, and return the counted gradients, the static scale and the machine.
+    """Train on one rank in every precision, and return the counted gradients, the static scale and the environment.
 
     The first run is in fp32 and counts its gradients, from which the static scale follows. Results are added to
     `results`. Raises TrainingError if fp32 diverges, because another learning rate may help; exits if it fails

@@ -67,7 +67,7 @@ def gpus_by_partition() -> Gpus:
 
 
 def assumed_gpus(partitions: Sequence[str], types: Sequence[str]) -> Gpus:
-    """Return a cluster that has everything named, for writing scripts where there is no Slurm."""
+    """Return a cluster whose partitions are those named, each with all named GPUs, to write scripts without Slurm."""
     return dict.fromkeys(partitions or ("",), frozenset({*types, ""}))
 
 
@@ -101,7 +101,7 @@ class Request:
     """The resources of a job.
 
     `time_min` is the time limit in minutes; each rank gets a GPU if `on_gpus` and the partition has any. `options` are
-    further sbatch options by long name (with `_`); they override ours."""
+    further sbatch options by long name (with `_`); they override those that tcbench sets."""
 
     time_min: int
     ranks: int
@@ -283,7 +283,7 @@ def cancel(jobs: Iterable[Job]) -> None:
 
 
 def follow(jobs: Iterable[Job]) -> Iterator[Job]:
-    """Yield each job in turn until all have ended, the last time after its end. Waits between rounds."""
+    """Yield the jobs in rounds, with pauses, until all have ended; each one last when its exit code can be read."""
     remaining = list(jobs)
     while remaining:
         for job in tuple(remaining):

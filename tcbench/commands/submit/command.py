@@ -197,7 +197,7 @@ def _begin(work: Sequence[tuple[Target, Sequence[str], Any]], jobs: list[Job], r
 
 
 def _measuring_words(words: Sequence[str]) -> list[str]:
-    """Return the words of a command that say what is measured, without those on how to resume."""
+    """Return the words of a command up to its label, which say what is measured. The rest is --resume and --allow."""
     return [*words[: words.index("--label") + 2]]
 
 

@@ -111,7 +111,7 @@ class CommitSearch:
     @functools.cached_property
     def probabilities(self) -> tuple[float, ...]:
         """The probability of each group that it contains the slow commit."""
-        joint = self._joint.sum(axis=0)
+        joint = self._joint.sum(axis=0)  # over all scatters
         return tuple(float(p) for p in joint / joint.sum())
 
     @functools.cached_property
@@ -159,12 +159,12 @@ class CommitSearch:
 
     @property
     def likeliest(self) -> tuple[int, ...]:
-        """The group that most probably contains the commit."""
+        """The group that most probably contains the slow commit."""
         return max(zip(self.probabilities, self.groups, strict=True))[1]
 
     @property
     def certain(self) -> bool:
-        """Whether one group is certain enough. Its commits cannot be told apart any further."""
+        """Whether one group contains the slow commit with a probability of at least CERTAINTY."""
         return max(self.probabilities) >= CERTAINTY
 
     def next(self, costs: RoundCosts) -> int | None:
@@ -173,7 +173,7 @@ class CommitSearch:
             return self._to_confirm()
         best, best_worth, before = None, _LEAST_WORTH, 0.0
         for group, probability in zip(self.groups[:-1], self.probabilities, strict=False):
-            before += probability
+            before += probability  # that the slow commit is not after this group: what a round of it asks
             commit = group[-1]
             cost_s = 1.0 if commit in self.built else 1.0 + costs.build_s / costs.round_s
             worth = _entropy(before) * self._worth_of_round(commit) / cost_s
@@ -182,7 +182,8 @@ class CommitSearch:
         return best
 
     def _worth_of_round(self, commit: int) -> float:
-        """Return how much one more round of a commit tells, relative to its first round."""
+        """Return how much one more round of a commit reduces its deviation's variance, relative to its first round."""
+        # After n rounds the variance is _OWN**2 / (1 + n * ratio).
         n, ratio = self.count(commit), (_OWN / self.scatter) ** 2
         return (1 + ratio) / ((1 + n * ratio) * (1 + (n + 1) * ratio))
 
@@ -195,7 +196,7 @@ class CommitSearch:
 
     @property
     def loss(self) -> Interval | None:
-        """The ratio to GOOD from the likeliest commit on, with its 95% interval; None below two rounds."""
+        """The ratio to GOOD over rounds from the likeliest commit on, with its 95% interval; None below two rounds."""
         logs = [round_.log_ratio for round_ in self.rounds if round_.commit >= self.likeliest[-1]]
         if len(logs) < welch.LEAST_TRIALS:
             return None
@@ -204,7 +205,7 @@ class CommitSearch:
     def remaining(self, costs: RoundCosts) -> tuple[float, float]:
         """Return the average remaining rounds and seconds, from simulated searches.
 
-        Each simulation draws the commit by its probability and rounds by the loss and scatter known so far."""
+        Each simulation draws the slow commit by its probability, and rounds by the estimated loss and scatter."""
         loss = self.loss
         log_loss = math.log(loss.value) if loss else 0.0
         generator = random.Random(0)

@@ -113,7 +113,7 @@ def _run_bisection(
     make: Callable[[str, str], Build],
     request: BisectRequest,
 ) -> tuple[Bisection, Path]:
-    """Run a bisection, or continue an unfinished one. Returns its record and the path of that."""
+    """Run a bisection, or continue an unfinished one. Returns its record and the path of the record."""
     from tcbench.commands.gate.bisect.search import CommitRunner, read, run_search, unfinished, write
     from tcbench.commands.gate.bisect.table import outlook, step_lines
     from tcbench.core import store
@@ -127,7 +127,7 @@ def _run_bisection(
     else:
         placeholder = store.new_path(request.out, plan.device.machine, "bisect")
         path = placeholder.with_suffix(".json")
-        placeholder.unlink()
+        placeholder.unlink()  # it has the suffix of records, and this file is JSON
         bisection = _measure_ends(bisection, plan, launcher, ready, path, request)
         write(bisection, path)
     if bisection.state == "searching":

@@ -177,7 +177,7 @@ def read(path: Path) -> Bisection:
 
 
 def unfinished(folder: Path, like: Bisection) -> Path | None:
-    """Return the newest record of an unfinished bisection of the same commits and cells, or None."""
+    """Return the newest record of an unfinished bisection with the commits, cells and threshold of `like`, or None."""
     for path in sorted(folder.glob("bisect-*.json"), reverse=True):
         with contextlib.suppress(StoreError):
             stored, question = read(path), ("good", "bad", "commits", "cells", "threshold")
@@ -257,7 +257,8 @@ def run_search(bisection: Bisection, runner: CommitRunner, budget_s: float | Non
 
 
 def _with_round(bisection: Bisection, runner: CommitRunner, commit: str) -> Bisection:
-    """Measure one more round of a commit, and return the record with it, or with the commit skipped."""
+    """Run a trial of a commit and one of GOOD, in an order that alternates, and return the record with this round. If
+    the commit does not run, return it with the commit skipped. Raises NotComparableError if GOOD does not run."""
     if commit not in runner.ready:
         try:
             build_s = runner.prepare(commit)
@@ -278,7 +279,7 @@ def _with_round(bisection: Bisection, runner: CommitRunner, commit: str) -> Bise
                 record = runner.run(side)[side]
                 bisection = msgspec.structs.replace(bisection, trials=bisection.trials + 1)
             figure = figure_function(bisection.figure)(record) if record.status == "ok" else None
-            if figure or record.status not in ACCIDENTS:
+            if figure or record.status not in ACCIDENTS:  # only an accident is worth a second try
                 break
         if not figure:
             reason = f"{record.status}: {record.reason}"

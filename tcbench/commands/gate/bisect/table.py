@@ -64,7 +64,7 @@ def _one_of(bisection: Bisection, commits: tuple[str, ...]) -> str:
 def verdict(bisection: Bisection) -> list[str]:
     """Return the lines of the verdict, its evidence, and its cost."""
     rounds, builds = bisection.rounds, bisection.built
-    seconds = bisection.seconds + sum(build.seconds for build in builds[:2])
+    seconds = bisection.seconds + sum(build.seconds for build in builds[:2])  # GOOD and BAD: not in `seconds`
     cost = f"{counted(len(rounds), 'round')}, {counted(bisection.trials, 'trial')}, {counted(len(builds), 'build')}"
     lines = [*_verdict(bisection), f"{cost}, {duration(seconds)}"]
     if bisection.skipped:
