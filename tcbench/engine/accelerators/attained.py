@@ -49,7 +49,7 @@ _READ_TWICE = {
 
 @functools.cache
 def rows() -> Mapping[str, Any]:
-    """Return the table attained.toml: its sources by name, and its rows by kind."""
+    """Return the contents of attained.toml by key: a table, or for keys such as "bandwidth" a list of rows."""
     return tomllib.loads(importlib.resources.files(__package__).joinpath(_FILE).read_text(encoding="utf-8"))
 
 
@@ -105,7 +105,7 @@ class TimingModel:
 
 @functools.cache
 def timing_model(card: GpuFile) -> TimingModel:
-    """Return the model of a GPU, from the nearest rows of the table.
+    """Return the model of a GPU, from the rows of attained.toml for the nearest compute capability.
 
     If `tcbench roofline` has measured such a GPU, the rates are scaled by its measurement. Raises SelectionError if the
     GPU's peak rates are not known."""
@@ -137,9 +137,9 @@ def _from_table(card: GpuFile) -> TimingModel:
 
 
 def _scaled_by(model: TimingModel, measured: Ceilings) -> TimingModel:
-    """Scale a model by the ratio of measured to expected rates.
+    """Return the model with its rates scaled by the ratio of measured to expected rates.
 
-    Both rates are of the same convolutions and the same copy, so that a convolution's inefficiency counts once."""
+    Both are rates of the same convolutions and the same copy, so the inefficiency of convolutions cancels out."""
     faster = {
         precision: measured.flops_s[precision] * _work_s(work, model) / work.flops
         for precision, work in ceilings.products(model.card.sm).items()
@@ -179,7 +179,7 @@ _SAMPLE_FORMATS: tuple[tuple[w.Layout, w.DType, w.Math], ...] = (
 
 
 def _identity(model: TimingModel) -> str:
-    """Return a digest of the GPU, of the model's figures, and of its times for sample operations, to six digits."""
+    """Return a digest of the GPU, the model's figures and its times for sample operations, each to six digits."""
     card = model.card
     figures = [
         *(card.sm, card.multiprocessors, card.memory_bytes, card.memory_bandwidth_bytes_s, card.sm_clock_hz),
@@ -196,8 +196,8 @@ def _identity(model: TimingModel) -> str:
 def _convolutions(products: Mapping[Precision, float], bandwidth: float) -> _ByConvolution:
     """Return the shares of the peaks that convolutions attain.
 
-    The table has the shares of one GPU. They are scaled by the ratio of the two GPUs' matrix products and bandwidths.
-    TF32 has the shares of float16, which runs on the same Tensor Cores."""
+    The table has the shares of the GPU in `_FITTED_ON`. They are scaled by the ratio of this GPU's shares for matrix
+    products and memory to that GPU's. TF32 has the shares of float16, which runs on the same Tensor Cores."""
     fitted: dict[Precision, Precision] = {"fp32": "fp32", "tf32": "fp16", "fp16": "fp16"}
     wider = bandwidth / _nearest(rows()["bandwidth"], _FITTED_ON)["fraction"]
     return {
@@ -249,7 +249,7 @@ def _inverse_s(work: w.CholeskyInverse, model: TimingModel) -> float:
     """Return the seconds of a Cholesky inverse, as tcbench/engine/accelerators/cuda/solver.py computes it.
 
     The decomposition takes size³ / 3 operations, the solution for every column of the identity 2 size³. Both go row by
-    row. Two kernels, one before and one after them, read and write the matrix."""
+    row. A kernel before and one after them read and write the matrix. All four steps add a kernel's latency."""
     flops_s = (7 / 3) * work.size**3 / (model.peaks.peak_flops_s("fp32") * model.solver)
     rows_s = 3 * work.size * model.solver_row_s  # once down to decompose, once up and once down to solve
     return flops_s + rows_s + 2 * work.bytes / model.bandwidth_bytes_s + 4 * model.kernel_s
@@ -277,7 +277,7 @@ def convolution_bounds_s(kind: str, work: w.Work, card: GpuFile) -> tuple[float,
 
 
 def filter_of(conv: w.Conv2d) -> str:
-    """Return the table's name of a convolution's filter, by its size and stride."""
+    """Return the name of a convolution's filter in attained.toml. Sizes other than 1x1 and 3x3 count as strided."""
     size = "pointwise" if conv.r == conv.s == 1 else "spatial"
     plain = conv.stride == 1 and (size == "pointwise" or conv.r == conv.s == 3)
     return size if plain else f"{size}-strided"

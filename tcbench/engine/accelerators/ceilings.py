@@ -90,9 +90,9 @@ class Ceilings(msgspec.Struct, frozen=True, omit_defaults=True):
     """The highest rates of a device.
 
     - `flops_s`: floating-point operations per second by precision; a multiply-accumulate counts as two.
-    - `says`: where the rates come from, for people.
+    - `says`: where the rates come from, as text for users.
     - `measured`: False for published figures.
-    - `reached`: rates of steps that were above these, by precision or `MEMORY`. They are the ceilings then.
+    - `reached`: higher rates that parts of steps reached, by precision or `MEMORY`. They are used as the ceilings.
     - `lost`: the share of CPU time that other processes had during the measurement."""
 
     MEMORY: ClassVar = "memory"
@@ -117,7 +117,7 @@ class Ceilings(msgspec.Struct, frozen=True, omit_defaults=True):
         return _read(_file(machine_name))
 
     def store(self, machine_name: str) -> "Ceilings":
-        """Store the best of these and the cached ceilings of a machine, and return it. Raises StoreError."""
+        """Store the `best` of these ceilings and the machine's cached ones, and return it. Raises StoreError."""
         before = Ceilings.load(machine_name)
         best = self if before is None else self.best(before)
         files.write(_file(machine_name), msgspec.json.encode(best))
@@ -127,7 +127,7 @@ class Ceilings(msgspec.Struct, frozen=True, omit_defaults=True):
         return hash((self.device_name, self.bandwidth_bytes_s, self.says))
 
     def peak_flops_s(self, precision: str) -> float:
-        """Return the ceiling of arithmetic in FLOP/s. A device without bf16 has that of fp16, else that of fp32."""
+        """Return the ceiling of arithmetic in FLOP/s. Without a rate for bf16, fp16's is used; else fp32's."""
         rate = self.flops_s.get(precision) or (self.flops_s.get("fp16") if precision == "bf16" else None)
         return self._or_reached(precision, rate or self.flops_s["fp32"])
 

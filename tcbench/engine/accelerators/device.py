@@ -84,8 +84,8 @@ class OpenDevice:
     """An accelerator that is open on a device, with its clock and memory counter.
 
     `enter` is a context that the accelerator needs while it is used. `plans` returns the plans that a library chose.
-    `busy_s` returns the device's busy time so far, or None if unknown. `reducer` returns the object that sums arrays
-    over the ranks of a world."""
+    `memory_of` says whose memory `peak_bytes` counts. `busy_s` returns the device's busy time so far, or None if
+    unknown. `reducer` returns the object that sums arrays over the ranks of a world."""
 
     accelerator: Accelerator
     clock: Clock
@@ -129,8 +129,8 @@ class Prospects:
     """The plans and kernels with which a device that need not be present would do some operations.
 
     `way` takes an operation and its cell's workspace limit in bytes. `library` is the version that made the plans.
-    `plans_unchecked` and `kernels_unchecked` say why this machine could not determine them, or are None. The workspace
-    is then taken to be the limit."""
+    `plans_unchecked` and `kernels_unchecked` say why this machine could not determine plans or kernels, or are None.
+    An unchecked plan is assumed to need the whole workspace limit."""
 
     way: Callable[[Work, int], Way]
     library: str | None
@@ -259,9 +259,9 @@ class DeviceKind:
     ) -> str:
         """Build in parallel, before a run, what its trials would otherwise build one after another.
 
-        `works` returns the run's operations, with their cells' settings, for a GPU with given properties. Returns a
-        sentence for the user about what already existed, or "". May raise any exception: trials build what is
-        missing."""
+        `works` takes a GPU's properties and returns the run's operations with their cells' settings. Returns a sentence
+        for the user about what already existed, or "". Callers must expect any exception and continue without it:
+        trials build what is missing."""
         return ""
 
     def ceilings(self, device: str, threads: int) -> dict[str, Any]:
@@ -319,8 +319,8 @@ def host_device() -> Device:
 def find_device(selector: str, serving: Mapping[str, Package | None]) -> Device:
     """Return the device that a selector means. Raises SelectionError.
 
-    `serving` maps the kinds that the backends run on to a missing package, or None. `auto` is the first device other
-    than the host whose packages are installed, otherwise the host."""
+    `serving` maps each kind that a backend runs on to a package that is missing for it, or None. `auto` selects the
+    first real device other than the host whose packages are installed, otherwise the host."""
     if selector == "auto":
         real_kinds = (kind for kind in device_kinds().values() if not kind.is_host and kind.simulates is None)
         ready = (kind for kind in real_kinds if serving.get(kind.name, _NONE) is None)

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Literal
 
 @dataclass(eq=False)
 class EventClock:
-    """A `tcbench.engine.session.Clock` that reads device time. A block of N steps costs N+1 events and one wait.
+    """A `tcbench.engine.session.Clock` that reads device time. Timing N steps takes N + 1 events and one wait.
 
     `make_event` returns an event with `record(stream)` and `synchronize()`, as CuPy's; events are reused after each
     `read`. `stall(seconds)`, if available, keeps the stream busy without doing work."""

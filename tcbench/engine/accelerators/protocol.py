@@ -26,7 +26,8 @@ Array = Any
 class BatchNormRoute:
     """The operations that make up a batch normalisation on an accelerator.
 
-    `then`: what is computed by a separate operation, after `forward`; its gradient comes before `backward`."""
+    `then`: the ReLU or addition that `forward` does not fuse. A separate operation does it after `forward`, and another
+    one computes its gradient before `backward`."""
 
     norm: w.Norm
     forward: w.BatchNormForward | w.BatchNormCallForward
@@ -89,7 +90,7 @@ class Accelerator(Protocol):
         """Return a new device array with the contents of a NumPy array."""
 
     def take(self, host: Any) -> Array:
-        """Upload a NumPy array that nobody else will write to. If memory is shared, may return the array itself."""
+        """Upload a NumPy array that nobody else will write to. If memory is shared, it can return the array itself."""
         return self.upload(host)
 
     def copy(self, source: Array, target: Array) -> None:
@@ -103,7 +104,7 @@ class Accelerator(Protocol):
         return int(array.ctypes.data)
 
     def launch(self, work: w.Work, *arrays: Array) -> None:
-        """Launch an operation on arrays in the order of `work.operands`. It may return before the operation has
+        """Launch an operation on arrays in the order of `work.operands`. It can return before the operation has
         finished. Sizes and dtypes must be those of the operands; shapes may differ."""
         self.prepare(work, *arrays)()
 
@@ -112,8 +113,8 @@ class Accelerator(Protocol):
         caller keeps the arrays' memory alive."""
 
     def graph_memory(self) -> contextlib.AbstractContextManager[None]:
-        """Return a context that allocates from memory which only captured graphs, and the steps before their capture,
-        use."""
+        """Return a context in which arrays are allocated from memory that is reserved for captured graphs. The steps
+        just before a capture use it too."""
         return contextlib.nullcontext()
 
     def graph_bytes(self) -> int:

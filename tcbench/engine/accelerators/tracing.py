@@ -110,8 +110,7 @@ def check_copy(source: Array, target: Array) -> None:
 
 
 def check(work: Work, arrays: tuple[Array, ...]) -> None:
-    """Raise ValueError unless the arrays match the operation's operands in number, sizes and dtypes, and are
-    contiguous."""
+    """Raise ValueError unless the arrays are contiguous and match the operands in number, sizes and dtypes."""
     if len(arrays) != len(work.operands):
         raise ValueError(f"{work.name}: takes {len(work.operands)} arrays, got {len(arrays)}")
     for operand, array in zip(work.operands, arrays, strict=True):

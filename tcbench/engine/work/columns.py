@@ -24,7 +24,7 @@ class _ColumnWork(Work):
 
     @property
     def bytes(self) -> int:
-        """The traffic of the copied columns only."""
+        """The bytes read and written for the copied columns; the other columns are not accessed."""
         return 2 * min(operand.bytes for operand in self.operands)
 
 

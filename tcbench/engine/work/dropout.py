@@ -19,8 +19,8 @@ PHILOX_WEYL = 0x9E3779B9, 0xBB67AE85
 class _Dropout(Work):
     """Base class for dropout on x (N, C, `pixels`), stored in `layout`.
 
-    Value i in NCHW order is kept if lane i % 4 of the Philox block (i // 4, 0, count, 0) with key (seed, 0) is at least
-    `threshold`."""
+    Philox turns the counter (i // 4, 0, count, 0) and the key (seed, 0) into four numbers. Value i in NCHW order is
+    kept if number i % 4 is at least `threshold`."""
 
     numbers = ("n", "c", "pixels", "threshold", "scale")
     n: int

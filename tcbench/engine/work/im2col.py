@@ -10,7 +10,7 @@ from tcbench.engine.work.convolution import Conv2d
 
 
 def product(conv: Conv2d) -> Conv2d:
-    """Return the 1x1 convolution of the columns by the same filter.
+    """Return the 1x1 convolution that applies the filter of `conv` to its im2col columns.
 
     Its input channels are the filter's values in memory order: (C, R, S) in NCHW, (R, S, C) in NHWC. It has a single
     image of N * P rows, so its arrays are matrices. In NCHW its output is (K, N, P, Q); see `channel_transpose`."""

@@ -117,7 +117,7 @@ class BatchNormForward(_NormWork):
 
 
 class BatchNormBackward(_NormWork):
-    """gx, ggamma, gbeta = the gradients for gy. With ReLU, gy is 0 outside the mask; gresidual is this masked gy."""
+    """gx, ggamma, gbeta = the gradients for gy. With ReLU, gy counts as 0 outside the mask; gresidual is that gy."""
 
     kind = "graph"
     roles = reads("gy", "x", "gamma", "mean", "inv_std", "mask") | _GRADIENTS

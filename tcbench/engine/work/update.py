@@ -157,6 +157,7 @@ class Parameters:
 
     @property
     def gradient_bytes(self) -> int:
+        """The size of all gradients, each padded like its parameter. Without `gradients`: 4 or 2 bytes per value."""
         if self.gradients is not None:
             return ITEM_BYTES[self.gradients] * self.total
         return 4 * self.total - 2 * self.total_half
@@ -168,7 +169,10 @@ class Parameters:
 
 @dataclass(frozen=True)
 class _BatchedWork(Work):
-    """Base class for operations on all parameters at once, which find the gradients through `Parameters`' tables."""
+    """Base class for operations on all parameters at once.
+
+    The kernel gets the gradients' addresses from `table` (see `Parameters`), so gradients are not operands, and `bytes`
+    adds their size."""
 
     parameters: Parameters
 
@@ -189,9 +193,9 @@ class _BatchedWork(Work):
 class BatchedUpdate(_BatchedWork):
     """SGD with momentum for every parameter: v = momentum * v - learning_rate * g; w += v; 16-bit weights = rounded w.
 
-    Here g = gradient / scale + weight_decay * w. If `dynamic` is false, a gradient that is not finite is counted in
-    state[OVERFLOWS] and its value of w and v stays the same. If `dynamic` is true, CheckFinite has run before, and
-    nothing changes if it counted any."""
+    Here g = gradient / scale + weight_decay * w. If `dynamic` is false, chunks with gradients that are not finite are
+    counted in state[OVERFLOWS], and the w and v of such gradients do not change. If `dynamic` is true, CheckFinite has
+    counted them before, and with any overflow nothing changes. `bytes` includes the 16-bit weights."""
 
     roles = reads("table", "chunks") | updates("master", "velocity", "state")
     numbers = ("learning_rate", "momentum", "weight_decay", "dynamic")
@@ -211,7 +215,7 @@ class BatchedUpdate(_BatchedWork):
 
 @dataclass(frozen=True)
 class PackGradients(_BatchedWork):
-    """flat = gradient * factor for every parameter, at its place and in one dtype. Gaps between them do not change."""
+    """flat = gradient * factor in `dtype`, each parameter at its place. The padding between places does not change."""
 
     roles = reads("table", "chunks") | writes("flat")
     numbers = ("factor",)

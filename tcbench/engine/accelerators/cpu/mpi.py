@@ -78,6 +78,5 @@ class MpiReducer:
         return [array.view(np.uint16), self._mpi.UINT16_T], self._operations[dtype]
 
     def _sum(self, dtype: np.dtype[Any], addends: Any, totals: Any, _: Any) -> None:
-        """Add the 16-bit values in `addends` to those in `totals`, which are MPI's buffers. MPI calls this to
-        reduce."""
+        """Add the 16-bit values in `addends` to those in `totals`. MPI calls this with its buffers to reduce."""
         self._add(np.frombuffer(addends, dtype), np.frombuffer(totals, dtype))

@@ -96,7 +96,7 @@ def get_threads() -> int:
 
 @contextlib.contextmanager
 def use(n: int) -> Iterator[None]:
-    """Set the number of threads of `run`, with the caller, within a `with` block, and limit BLAS to one there."""
+    """Within a `with` block, let `run` use n threads, including the caller, and limit BLAS to one thread per call."""
     global _threads, _blas_is_limited
     if n < 1:
         raise ValueError(f"threads: expected at least 1, got {n}")
@@ -125,7 +125,8 @@ def limited(libraries: Sequence[Any], n: int) -> Iterator[None]:
 
 
 def run(function: Callable[[T], object], chunks: Sequence[T]) -> None:
-    """Call `function` on every chunk. Returns when all calls have ended; raises the first error of any call."""
+    """Call `function` on every chunk. Returns when all calls have ended; raises the first error of any call. If the
+    function of another `run` calls it, the calling thread processes all chunks."""
     global _helpers
     if getattr(_local, "inside", False):
         for chunk in chunks:

@@ -20,7 +20,7 @@ from tcbench.hardware.software import Support
 
 
 class Cuda(DeviceKind):
-    """See `tcbench.engine.accelerators.device.DeviceKind`."""
+    """NVIDIA GPUs as a kind of device. `DeviceKind` documents the methods."""
 
     name = "cuda"
     noun = "GPU"

@@ -233,7 +233,7 @@ class CudaAccelerator(Accelerator):
         return replay
 
     def _end_capture(self) -> None:
-        """End a capture that an error interrupted. CUDA's own error about the capture is dropped: it says less."""
+        """End a capture that an error interrupted, unless `capture` still runs. CUDA's error about it is dropped."""
         if not self._capturing:
             with contextlib.suppress(Exception):
                 self.stream.end_capture()
@@ -241,8 +241,8 @@ class CudaAccelerator(Accelerator):
     def _grow_graph_pool(self, n_bytes: int) -> Any:
         """Allocate a block from CUDA for the graph pool.
 
-        When memory runs out, CuPy's pool returns its free blocks to CUDA and tries again. During a capture it must not:
-        the graph may use addresses in these blocks. Then raise OutOfDeviceMemory, which CuPy does not catch."""
+        When memory runs out, CuPy's pool returns its free blocks to CUDA and tries again. This must not happen during a
+        capture, whose graph can use addresses in them. Then raise OutOfDeviceMemory, which CuPy does not catch."""
         cuda = self._cupy.cuda
         try:
             return cuda.MemoryPointer(cuda.Memory(n_bytes), 0)
@@ -254,8 +254,8 @@ class CudaAccelerator(Accelerator):
     # -- facts
 
     def peak_bytes(self) -> int:
-        """Return the most bytes that the pools held whenever this was called. Pools grow until memory runs out, when
-        CuPy empties them, so that few calls suffice."""
+        """Return the most bytes that the pools held at any call of this method. Few calls suffice, because pools only
+        shrink when memory runs out."""
         self._peak_bytes = max(self._peak_bytes, int(self._pool.total_bytes() + self._graph_pool.total_bytes()))
         return self._peak_bytes
 

@@ -66,7 +66,7 @@ SYNC = "uv sync --extra cuda12 (or cuda13, volta: `tcbench doctor` shows which)"
 
 @dataclass(frozen=True)
 class Part:
-    """A library that runs on a GPU use.
+    """A library that is used in runs on a GPU.
 
     `why`: its purpose, for messages. `distributions`: package names, each with its CUDA version (None: any). `needed`:
     whether runs fail without it."""
@@ -120,7 +120,7 @@ def cupy() -> Installed | None:
 
 
 def extra_for(gpus: Gpus) -> Extra:
-    """Return the newest extra that the driver can run and that supports all GPUs."""
+    """Return the newest extra that supports all GPUs and that the driver can run, else the one with the oldest CUDA."""
     oldest = min((gpu.compute_capability for gpu in gpus.present), default=EXTRAS[0].oldest)
     serving = [extra for extra in EXTRAS if oldest >= extra.oldest] or [EXTRAS[-1]]
     driver = gpus.driver_cuda
@@ -231,8 +231,7 @@ def newer_cupti(gpus: Gpus) -> tuple[str, str] | None:
 
 
 def trouble(part: Part) -> str | None:
-    """Return why a part does not work, in one line, or None if it works. The part is loaded; NVRTC compiles a
-    kernel."""
+    """Return why a part does not work, in one line, else None. Loads the part; for NVRTC, compiles a kernel."""
     try:
         _CHECKS[part.name]()
     except Exception as error:

@@ -30,8 +30,7 @@ def forecast_works(
     problems, kernels_unchecked = _kernels((work for work, _ in works), figures, progress)
 
     def way(work: Work, limit: int) -> Way:
-        """Return how the GPU would do an operation: by a call of cuDNN, a kernel, or a plan within the limit
-        (bytes)."""
+        """Return how the GPU would do an operation: by a call of cuDNN, a kernel, or a plan within `limit` bytes."""
         if work.kind == "call":
             return Way(work.name)
         if work.kind == "kernel":

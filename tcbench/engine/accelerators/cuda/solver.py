@@ -16,11 +16,11 @@ _ALIGNMENT = 256
 """The alignment of the parts of a workspace, in bytes."""
 
 Solver = tuple[Callable[[tuple[int, ...], int], None], int]
-"""A prepared work: a function of (operands' addresses, workspace's address), and the workspace's size in bytes."""
+"""A prepared operation: a function of (operands' addresses, workspace's address), and the workspace's size in bytes."""
 
 
 def prepare(work: Work, kernel: Callable[[Work], Callable[..., None]]) -> Solver:
-    """Prepare an operation on the current device and stream. `kernel` prepares one that our own kernels do.
+    """Prepare an operation on the current device and stream. `kernel` prepares one that a kernel of ours does.
 
     Raises SelectionError if cuBLAS or cuSOLVER does not load, ValueError for an operation that neither does."""
     if isinstance(work, KroneckerFactor):

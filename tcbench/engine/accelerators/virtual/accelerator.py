@@ -27,8 +27,8 @@ from tcbench.hardware.gpus import ALLOWANCE_BYTES, GpuFile
 class VirtualAccelerator(Accelerator):
     """An accelerator that waits as long as a GPU would work.
 
-    `host_speed`: simulate a host that is this many times as fast. The device's times are multiplied by it, since the
-    host cannot be sped up; readers divide all times by it."""
+    `host_speed`: simulate a host that is this many times as fast. The host cannot be sped up, so the device's times are
+    multiplied by it, and code that reads the records divides all times by it."""
 
     computes = False
 

@@ -33,7 +33,7 @@ class Virtual(DeviceKind):
         return tuple(self.select(name) for name in gpus.NAMES)
 
     def select(self, number: str) -> Device:
-        """Return the device for a card's name, in any case, or a file of GPU properties. Raises SelectionError."""
+        """Return the device for a card's name (case is ignored) or a file of GPU properties. Raises SelectionError."""
         card = gpus.load(number)
         peak_rates(card)  # raises if the card's peak rates are unknown
         name = gpus.shipped_name(number) or Path(number).expanduser().absolute()

@@ -77,7 +77,7 @@ class _Owner(weakref.ref[Any]):
 class BestFitPool:
     """A best-fit memory pool. Among free chunks of the same size it takes the one freed last (CuPy takes any).
 
-    `held_bytes`: bytes of its blocks. `owe(since_ns)`: called to report that the host has been simulating since then.
+    `held_bytes`: bytes of its blocks. `owe(since_ns)`: reports the host's time since then as simulation overhead.
     `keeps()`: whether free blocks must not go back to the device when memory runs out."""
 
     def __init__(
@@ -91,7 +91,7 @@ class BestFitPool:
         self._call_ns = 0
 
     def measure_call_ns(self) -> None:
-        """Measure the overhead of calling `empty` and freeing its array that the two do not report through `owe`."""
+        """Measure the time of an `empty` and a `_release` that they cannot report through `owe`: call and return."""
         reported_ns = 0
 
         def report(since_ns: int) -> None:
@@ -107,6 +107,7 @@ class BestFitPool:
             return (_now() - begin_ns - reported_ns) // _CALLS
 
         owe, self._owe = self._owe, report
+        # The third of nine: a low quantile, because disturbances only add time.
         self._call_ns = max(0, sorted(overhead_ns() for _ in range(9))[2])
         self._owe = owe
 
@@ -181,7 +182,7 @@ class BestFitPool:
             self._join(before, chunk)
             chunk = before
         self._put(chunk)
-        self._owe(begin_ns - self._call_ns)
+        self._owe(begin_ns - self._call_ns)  # includes the unreported time of `empty` and this call
 
     @staticmethod
     def _join(chunk: _Chunk, after: _Chunk) -> None:

@@ -59,8 +59,8 @@ class Listener(Protocol):
 class Stream:
     """A stream whose tasks run one after another.
 
-    `put` returns when the task's time in the driver has passed. Simulation overhead is part of that time; overhead that
-    exceeds it is deducted from the next task's. `busy_ns`: device time of all tasks so far. `listener`: is notified of
+    `put` returns when the task's time in the driver has passed. Simulation overhead is part of that time; any excess is
+    subtracted from the next task's driver time. `busy_ns`: device time of all tasks so far. `listener`: is notified of
     launches and waits."""
 
     def __init__(self) -> None:
@@ -70,7 +70,7 @@ class Stream:
         self._owed_ns = 0
         self._ends_ns: deque[int] = deque()
         self._captured: list[Task] | None = None
-        self._call_ns = 0
+        self._call_ns = 0  # `put` adds it to the overhead, so it must be 0 during the measurement
         self._call_ns = self._measure_call_ns()
 
     def _measure_call_ns(self) -> int:
@@ -86,7 +86,7 @@ class Stream:
 
         measured = sorted(overhead_ns() for _ in range(9))
         self._ends_ns.clear()
-        return max(0, measured[2])
+        return max(0, measured[2])  # the third of nine: a low quantile, because disturbances only add time
 
     def put(self, task: Task) -> None:
         """Launch a task, or add it to the captured graph. Waits if QUEUE_DEPTH tasks are queued."""
@@ -107,7 +107,7 @@ class Stream:
         ends.append(end)
         if self.listener is not None:
             self.listener.task(task, called, returns, begin)
-        until = returns - self._owed_ns
+        until = returns - self._owed_ns  # minus the overhead since the last task's driver time ended
         now = _now()
         while now < until:
             now = _now()

@@ -33,7 +33,7 @@ class OneDnnAccelerator(HostArrays):
         return batch_norm.route(norm, eps, momentum)
 
     def prepare(self, work: w.Work, *arrays: Array) -> Callable[[], None]:
-        """Return a launch by oneDNN's implementation, which is chosen once per operation, or else by NumPy."""
+        """Return a launch by oneDNN's implementation, chosen at the operation's first use; else one by NumPy."""
         chosen = self._choices.get(id(work))
         if chosen is None:
             chosen = self._choices[id(work)] = self._choose(work), work
@@ -61,8 +61,8 @@ class OneDnnAccelerator(HostArrays):
         )
 
     def _choose(self, work: w.Work) -> Choice | None:
-        """Return oneDNN's implementation of an operation, from the process-wide cache if it is there; None if NumPy
-        must do it."""
+        """Return oneDNN's implementation of an operation, cached for the process; None if NumPy must do it. Operations
+        in 16 bits work on float32 copies (`widened`) if neither they nor oneDNN convert fast."""
         choose, prepared = _CHOOSERS.get(type(work)), self.engine.prepared
         if choose is not None and work.key not in prepared:
             try:

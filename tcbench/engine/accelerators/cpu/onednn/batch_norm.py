@@ -102,7 +102,7 @@ def _forward_by_onednn(engine: Engine, work: BatchNormForward) -> Choice:
 
 
 def _with_nan_check(engine: Engine, work: BatchNormForward, bind: _Bind) -> _Bind:
-    """Return `bind` with launches that look for NaN in the result (`Engine.met_nan`)."""
+    """Return `bind` with launches that also record in `Engine.met_nan` whether the result has NaN."""
     inv_std_position = [operand.name for operand in work.operands].index("inv_std")
 
     def bind_checked(*arrays: Array) -> Callable[[], None]:
@@ -257,9 +257,9 @@ def matches_numpy(functions: ctypes.CDLL) -> bool:
 
 
 def _faster(engine: Engine, work: _Works, choice: Choice) -> Choice:
-    """Return oneDNN's choice, or NumPy's if that is faster and oneDNN has only plain C++ on one thread, as in NCHW.
+    """Return `choice`, oneDNN's; if it is plain C++ on one thread, as in NCHW, the faster of it and NumPy's.
 
-    There both store ReLU's mask as one byte per value, so one can be forward and the other backward."""
+    Both then store ReLU's mask as one byte per value, so one can be used forward and the other backward."""
     if not choice.name.startswith(SLOWER):
         return choice
     bind = functools.partial(make_launch, work)
@@ -304,7 +304,7 @@ def _primitive(engine: Engine, norm: Norm, eps: float, *, backward: bool) -> Pri
         statistics = (Binding(index, vector, True) for index in (library.MEAN, library.VARIANCE))
         return [*inputs, Binding(library.DST, x, True), *statistics, *mask]
 
-    if x.bytes > _LARGE_BYTES:
+    if x.bytes > _LARGE_BYTES:  # see the module's docstring
         with engine.threads(engine.n_threads):
             for described in descriptions(engine, norm.dtype, describe, most=8):
                 if engine.implementation(described).startswith(_WITHOUT_BARRIERS):

@@ -32,7 +32,7 @@ def alternatives(engine: Engine, work: _Pass) -> list[Choice]:
 
 
 def _by_images(engine: Engine, work: _Pass) -> list[Choice]:
-    """Return oneDNN's convolutions with some of the images per thread. Gradients of filters are added up."""
+    """Return oneDNN's convolutions, each thread on some of the images. The threads' filter gradients are added up."""
     slices = engine.slices(work.conv.n)
     part = replace(work.conv, n=work.conv.n // slices)
     stored = _stored(engine, part, part)
@@ -41,7 +41,7 @@ def _by_images(engine: Engine, work: _Pass) -> list[Choice]:
 
 
 def _by_filters(engine: Engine, work: _Pass) -> list[Choice]:
-    """Return oneDNN's convolutions with all images and some of the filters per thread (for dgrad, some channels of x).
+    """Return oneDNN's convolutions, each thread on all images with some of the filters (dgrad: some channels of x).
 
     Each thread then packs and reads its own filters only, and no sum over threads is needed, which pays off for few
     pixels and many filters. Returns nothing for 1x1 filters, which `_products` cuts in this way."""
@@ -173,7 +173,7 @@ def _products(engine: Engine, work: _Pass, result: DType) -> list[Choice]:
             matrix.operand(engine, dtype, slices, *cuts[matrix.index])
             for matrix, dtype in ((left, conv.dtype), (right, conv.dtype), (written, result))
         ]
-        if (slices == 1) == (rows or columns):
+        if (slices == 1) == (rows or columns):  # cannot be cut: the uncut variant covers it
             continue
         descriptors = [
             engine.descriptor(conv.dtype, operand.stored.sizes) if operand.index == preferred else operand.stored
@@ -187,7 +187,7 @@ def _products(engine: Engine, work: _Pass, result: DType) -> list[Choice]:
         if engine.implementation(described).startswith(library.REFERENCE):
             continue
         if isinstance(work, ConvWgrad):
-            operands[:2] = reversed(operands[:2])
+            operands[:2] = reversed(operands[:2])  # the left factor is gy, but x is the first array
         products.append(_lazy(engine, described, operands, slices))
     return products
 

@@ -281,7 +281,7 @@ class Engine:
         return has_nan
 
     def slices(self, extent: int) -> int:
-        """Return the largest number of equal slices of an extent that is not above the number of threads."""
+        """Return the largest number of equal slices into which `extent` can be cut, at most the number of threads."""
         return max(n for n in range(1, self.n_threads + 1) if max(extent, 1) % n == 0)
 
     @contextlib.contextmanager
@@ -400,7 +400,7 @@ class Engine:
         return Primitive(self, self.implementation(described), before, chunks, after)
 
     def _parts(self, stored: Descriptor, required: Descriptor, parts: int) -> list[tuple[Descriptor, Descriptor]]:
-        """Cut two descriptors of one array into parts along its first axis.
+        """Cut an array's stored and required descriptors along the first axis into parts, to reorder them in parallel.
 
         Returns the whole array as one part if it is small, or if a part would cut a block of the required layout."""
         if parts == 1 or stored.bytes < _LEAST_PART_BYTES * parts or stored.sizes[0] % parts:

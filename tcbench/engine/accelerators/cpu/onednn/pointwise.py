@@ -16,7 +16,7 @@ _SMALL = 1 << 16
 
 
 def relu(engine: Engine, work: w.Relu) -> Choice:
-    """Return oneDNN's implementation of y = max(x, 0), or NumPy's once NaN was met."""
+    """Return oneDNN's implementation of y = max(x, 0). After the first NaN, its launches use NumPy."""
     choice = _flat(engine, work, (library.SRC, library.DST), functools.partial(_describe_relu, engine))
     return _keeping_nan(engine, work, choice)
 

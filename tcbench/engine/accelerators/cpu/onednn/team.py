@@ -120,8 +120,7 @@ class PythonTeam:
             return _run_calls(chunk)
 
         def run() -> int:
-            """Run the stages one after another, the chunks of a stage in parallel. Return the first status that is not
-            0, else 0."""
+            """Run the stages in order, the chunks of a stage in parallel. Return the first non-zero status, or 0."""
             statuses = (
                 max(threads.collect(run_chunk, chunks)) if len(chunks) > 1 else _run_calls(chunks[0])
                 for chunks in stages

@@ -82,9 +82,9 @@ def descriptions(
 ) -> tuple[int, ...]:
     """Return descriptions of up to `most` implementations of an operation in a dtype, oneDNN's preferred one first.
 
-    `describe` returns the description for a dtype. Slower kinds are left out unless they come first. If oneDNN has only
-    its reference in a 16-bit dtype, which takes seconds for a convolution, the result has implementations in float32,
-    and arrays are converted. Raises Unimplemented if there is none."""
+    `describe` returns the description for a dtype. The result ends before the first implementation in SLOWER, unless
+    oneDNN prefers that one. If oneDNN has only its reference in a 16-bit dtype, which takes seconds for a convolution,
+    the result has implementations in float32, and arrays are converted. Raises Unimplemented if there is none."""
     dtypes: tuple[DType, ...] = (dtype, "float32")
     for computed in dict.fromkeys(dtypes):
         try:
@@ -119,7 +119,7 @@ class _Timings:
     disturbed: bool
 
     def with_process(self, times_s: tuple[float, ...], disturbed: bool) -> _Timings:
-        """Return the timings with those of another process. Undisturbed times replace disturbed ones."""
+        """Return the timings with another process's. Except in a gate, undisturbed times replace disturbed ones."""
         side = messages.side()
         if disturbed != self.disturbed and not side:
             return self if disturbed else _Timings({"0": times_s}, False)
@@ -133,8 +133,8 @@ class _Timings:
     def suffice(self, engine: Engine) -> bool:
         """Return whether this process can choose without measuring.
 
-        In a gate it can if both sides have added their times. Otherwise PROCESSES processes must have added theirs, not
-        under other load unless there is such load now."""
+        In a gate it can if both sides have added their times. Otherwise PROCESSES processes must have added theirs.
+        Times under other load suffice only while there is other load now."""
         if messages.side():
             return len(self.by_process) > 1
         return len(self.by_process) >= PROCESSES and (not self.disturbed or _is_disturbed(engine))
@@ -184,8 +184,7 @@ def _timings(engine: Engine, work: Work, alternatives: Sequence[Choice]) -> tupl
 
 
 def _is_disturbed(engine: Engine) -> bool:
-    """Return whether this process has lost CPU time to others since `engine` was created, or shares the host with other
-    ranks."""
+    """Return whether others took a share of CPU time of at least BUSY since `engine` began, or ranks share the host."""
     lost = load.between(engine.began, load.own_counts())
     return world.current().local_size > 1 or (lost is not None and lost.lost >= BUSY)
 
@@ -201,7 +200,7 @@ def _from_entry(entry: Entry | None) -> _Timings | None:
 def _times_s(runs: Sequence[Sequence[Callable[[], float]]]) -> tuple[float, ...]:
     """Return the seconds of each alternative: the minimum over rounds for each copy of the operands, then the mean.
 
-    `runs` has for each alternative one function per copy; it returns its seconds. Alternatives take turns, so that
+    `runs` has one function per alternative and copy, which returns the seconds of a launch. Alternatives take turns, so
     changes of the clock frequency affect all of them. The minimum removes disturbance by other processes."""
     for run, *_ in runs:
         run()

@@ -32,7 +32,7 @@ _CHUNK = 1 << 14
 
 
 def unscale(_: Engine, work: w.Unscale) -> Choice:
-    """Return NumPy's Unscale with converted blocks. Raises Unimplemented unless g and gx have the same 16-bit dtype."""
+    """Return NumPy's Unscale, converting by update.c. Raises Unimplemented unless g and gx have one 16-bit dtype."""
     stored = work.operands[0].dtype
     if stored not in w.ITEM_BYTES or w.ITEM_BYTES[stored] != 2 or stored != work.operands[1].dtype:
         raise Unimplemented(stored)
@@ -64,7 +64,7 @@ def cast(engine: Engine, source: Array, out: Array) -> None:
 @functools.lru_cache(1 << 12)
 def _conversion(engine: Engine, source: int, out: int, code: int, size: int) -> Callable[[], int] | None:
     """Return the launch of a conversion of `size` values between two addresses, or None without update.c. `code` is the
-    code of the 16-bit dtype, negative for a conversion to 16 bits."""
+    16-bit dtype's, negative for a conversion to 16 bits. The team runs `convert`, which has the signature EXECUTE."""
     functions = _compiled()
     if functions is None:
         return None
@@ -192,7 +192,7 @@ def _conversions_match_numpy(functions: ctypes.CDLL, stored: np.dtype[Any]) -> b
 
 
 def pack(_: Engine, work: w.PackGradients) -> Choice:
-    """Return NumPy's PackGradients with converted blocks.
+    """Return NumPy's PackGradients, converting by update.c.
 
     Raises Unimplemented if there is nothing to convert, or if `flat` has another 16-bit dtype than the gradients."""
     parameters = work.parameters

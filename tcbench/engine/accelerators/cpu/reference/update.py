@@ -57,8 +57,7 @@ def batched_update(work: w.BatchedUpdate, a: Operands) -> None:
     g_factor = -work.learning_rate / float(state[w.SCALE])
 
     def compute(block: Operands) -> int:
-        """Update a block of weights, except where the gradient is not finite, and return how many chunks were not
-        finite."""
+        """Update a block, except where the gradient is not finite, and return the number of chunks with such values."""
         g, v, weights = block.g, block.velocity, block.master
         finite = is_finite(g)
         skipped = slice(0) if finite.all() else ~finite

@@ -81,7 +81,7 @@ def _answer(gpu: GpuFile, workspace_limit: int, build: bool, work: Work) -> Answ
 
 
 def _read_response(answer: Answer | str | spawn.Died) -> tuple[Answer, bool]:
-    """Return a worker's response as an answer, and whether to cache it. Failures that may pass are not cached."""
+    """Return a worker's response as an answer, and whether to cache it. Temporary failures are not cached."""
     if isinstance(answer, spawn.Died):
         answer = "the process that built its plan died"
     if isinstance(answer, str):

@@ -27,8 +27,8 @@ def build(
 ) -> str:
     """Compile and cache the plans that trials on the GPU that CUDA calls `index` will time.
 
-    Takes at most the tuning budget of one trial. Return a sentence about plans that were compiled earlier, or why
-    existing plans are not used; empty if there are none. Raises LibraryError, and cuDNN's own error if it does not know
+    Takes at most the tuning budget of one trial. Returns a sentence about plans that were compiled earlier, or why such
+    plans are not used; "" if there are none. Raises LibraryError, and cuDNN's own error if it does not know
     the GPU. Plans that do not build are skipped here; the trial reports the reason."""
     budget_s = messages.tuning_budget_s()
     if tuple(map(int, libraries.version().split("."))) < _FIRST_VERSION:
@@ -58,7 +58,7 @@ def _untuned(gpu: GpuProperties, works: Iterable[tuple[Work, CudnnSettings]]) ->
 def missing_works(
     gpu: GpuProperties, works: Iterable[tuple[Work, int]], most: float
 ) -> tuple[list[tuple[Work, int]], int]:
-    """Return the operations whose first `most` plans are not compiled yet, and the number of plans of the others."""
+    """Return the operations that lack any of their first `most` plans, and how many plans the others have."""
     cache = plans.built_cache()
     missing, n_compiled = [], 0
     for work, limit in works:
@@ -79,7 +79,7 @@ def compile_for(
     progress: Progress,
     limit_s: float = math.inf,
 ) -> None:
-    """Compile and cache up to `most` plans of each work. `properties`: the GPU's, in cuDNN's JSON form."""
+    """Compile and cache up to `most` plans of each operation. `properties`: the GPU's, in cuDNN's JSON form."""
     activity = "compiling cuDNN's plans (first run only)"
     progress(activity, 0, len(works))
     compile_work = functools.partial(_build, properties, gpu, most)

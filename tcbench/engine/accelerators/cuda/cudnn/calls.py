@@ -116,7 +116,7 @@ def new_handle(stream: int, lib: Library | None = None) -> int:
 
 
 Call = tuple[Callable[[Sequence[int], int], None], int]
-"""A prepared work: a function of (operands' addresses, workspace's address), and the workspace's size in bytes."""
+"""A prepared operation: a function of (operands' addresses, workspace's address), and the workspace's size in bytes."""
 
 
 def _tensor(lib: Library, layout: str, dtype: str, *sizes: int) -> c_void_p:
@@ -136,8 +136,8 @@ def _relu(lib: Library) -> c_void_p:
 
 
 def prepare_call(work: Work, handle: int, lib: Library | None = None) -> Call:
-    """Prepare the call that does an operation on the stream of `handle`, a cudnnHandle_t. The function raises
-    CallError. Raises CallError, LibraryError; ValueError for work that these calls cannot do."""
+    """Prepare the call that does an operation on the stream of `handle`, a cudnnHandle_t. Both the preparation and the
+    call raise CallError. Also raises LibraryError, and ValueError for an operation that these calls cannot do."""
     if not isinstance(work, BatchNormCallForward | BatchNormCallBackward):
         raise ValueError(f"{work.name} is not one of cuDNN's older calls")
     norm = work.norm
@@ -178,7 +178,7 @@ def prepare_call(work: Work, handle: int, lib: Library | None = None) -> Call:
 
 
 def _with_addresses(lib: Library, name: str, work: Work, constants: Mapping[str, Any]) -> Callable[..., None]:
-    """Return the function `name` with all arguments set but the addresses of operands and workspace."""
+    """Return the function `name` with all arguments set except the addresses of operands and workspace."""
     arguments, operands = _ARGUMENTS[name].split(), [operand.name for operand in work.operands]
     constant_names = [argument for argument in arguments if argument not in (*operands, "workspace")]
     fixed = tuple(map(constants.get, constant_names))  # None: an operand that this operation lacks

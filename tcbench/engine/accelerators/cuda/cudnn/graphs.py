@@ -20,7 +20,7 @@ _Dims = tuple[list[int], list[int]]
 
 
 def slots(work: w.Work) -> tuple[int, ...]:
-    """Return the index of the operand for each address that the graph's plan takes."""
+    """Return, for each address that the graph's plan takes, the index of the operand at that address."""
     indices = {operand.name: index for index, operand in enumerate(work.operands)}
     written = ("running_mean", "running_var") if isinstance(work, w.BatchNormForward) else ()
     return (*range(len(indices)), *(indices[name] for name in written))
@@ -74,8 +74,8 @@ def deselected_notes(work: w.Work) -> tuple[str, ...]:
 def is_matrix_product(work: w.Work, sm: int) -> bool:
     """Return whether to pass an operation to cuDNN as a matrix product: a 1x1 convolution of one image on Tensor Cores.
 
-    cuDNN's convolutions on Tensor Cores often copy the image (in NCHW always), which may hold a whole batch
-    (`work.product`). Its matrix products do not copy, but have plans only for Tensor Cores: 16 bits or TF32."""
+    cuDNN's convolutions on Tensor Cores often copy the image (in NCHW always), which can be a whole batch
+    (`work.im2col.product`). Its matrix products do not copy, but have plans only for Tensor Cores: 16 bits or TF32."""
     conv: w.Conv2d | None = getattr(work, "conv", None)
     if conv is None or (conv.dtype == "float32" and conv.math == "strict"):
         return False

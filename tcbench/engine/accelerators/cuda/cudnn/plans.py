@@ -43,7 +43,7 @@ WITHOUT_GPU = {"CUDA_VISIBLE_DEVICES": ""}
 """Environment variables that keep processes which build plans from a GPU's properties away from the GPU."""
 
 TRIALS_PER_ENTRY = 2
-"""After this many trials that died while tuning the same plans built ahead, trials build their own plans."""
+"""Once this many trials have died while tuning the same plans built ahead, later trials build their own plans."""
 
 
 def compiled_timed(budget_s: float) -> float:
@@ -68,7 +68,7 @@ def built_folder() -> Path:
 
 @dataclass(unsafe_hash=True)
 class NoPlan(Exception):
-    """The answer that cuDNN cannot do a work. `reason` is one line.
+    """The answer that cuDNN cannot do an operation. `reason` is one line.
 
     `lasting`: whether to cache the answer. It is false if cuDNN offers plans but fails to build them, which a repaired
     NVRTC, driver or GPU may change."""
@@ -79,7 +79,7 @@ class NoPlan(Exception):
 
 @dataclass(frozen=True)
 class PlanFacts:
-    """The plan chosen for a work.
+    """The plan chosen for an operation.
 
     - `plan`: cuDNN's tag for its engine and knobs; `place`: its place among the `offered` plans of the heuristic.
     - `timed`: autotuning's times in the heuristic's order; `left_out`: the number of usable plans that were not timed.
@@ -265,7 +265,7 @@ class Search:
             workspace_bytes = int(self.graph.get_workspace_size_plan_at_index(place))
         except (RuntimeError, self._cudnn.cudnnGraphNotSupportedError) as error:
             required = _REQUIRES.search(str(error))
-            if required and int(required[1]) <= self._limit:
+            if required and int(required[1]) <= self._limit:  # refused only because of the limit of -1 in `first`
                 return PlanCandidate(place, plan, int(required[1]))
             if required:
                 self._too_large.append(int(required[1]))
@@ -464,8 +464,8 @@ class Plans:
     def _find(self, work: Work, key: Key, cached: PlanFacts | None, data: bytes) -> ReadyPlan:
         """Search for an operation's plan and cache it.
 
-        `cached` and `data`: facts and serialized plan of an earlier process that had less tuning time.
-        Its times are reused."""
+        `cached` and `data`: facts and serialized plan of an earlier process that had less tuning time. The times in
+        `cached` are reused."""
         started = perf_counter()
         ahead = self._built_ahead(work, started)
         try:
@@ -509,8 +509,8 @@ class Plans:
     def _built_ahead(self, work: Work, started: float) -> dict[str, BuiltPlan]:
         """Return the plans that were built ahead of this trial and that this GPU can restore, by tag.
 
-        Plans beyond the budget's number are restored while there is time. Plans that TRIALS_PER_ENTRY trials took
-        without finishing are not used: they may have crashed these trials."""
+        Plans beyond the number that the budget allows (`compiled_timed`) are restored while there is time. Plans that
+        TRIALS_PER_ENTRY trials took without finishing are not used: they may have crashed these trials."""
         restored: dict[str, BuiltPlan] = {}
         key = built_key(work, self.properties, self.workspace_bytes)
         entry = self.built.get(key) if self.workbench is not None else None
@@ -528,7 +528,7 @@ class Plans:
         return restored
 
     def _has_time(self, started: float) -> bool:
-        """Return whether the trial's tuning budget has time left, `started` being when it began this work."""
+        """Return whether the trial's tuning budget has time left. `started`: when it began to tune this operation."""
         return self._spent_s + perf_counter() - started < self.tuning_budget_s
 
     def _search(
@@ -579,7 +579,7 @@ class Plans:
         return search, _facts(search, candidates[best], ahead=n_ahead, **tuning)
 
     def _restore(self, work: Work, data: bytes) -> Any | None:
-        """Return the graph that a stored plan describes; None if it cannot be restored."""
+        """Return the graph that a stored plan describes; None if it cannot be restored. Raises if memory runs out."""
         try:
             graph = restore(data, {"handle": self.handle})
             _check_order(work, graph)

@@ -49,7 +49,7 @@ _TABLE: dict[type[w.Work], Rule] = {}
 
 @functools.cache
 def launch_of(work: w.Work) -> KernelLaunch:
-    """Return the launch for a work. Raises TypeError if no kernel does it, ValueError for unsupported sizes."""
+    """Return the launch for an operation. Raises TypeError if no kernel does it, ValueError for unsupported sizes."""
     try:
         rule = _TABLE[type(work)]
     except KeyError:
@@ -58,7 +58,7 @@ def launch_of(work: w.Work) -> KernelLaunch:
 
 
 def launches(*kinds: type[w.Work]) -> Callable[[_Rule], _Rule]:
-    """Register a function that returns the launch for operations of these types. Rungs with own kernels use it too."""
+    """Return a decorator that registers a rule: a function that returns the launch for operations of these types."""
 
     def register(rule: _Rule) -> _Rule:
         _TABLE.update(dict.fromkeys(kinds, rule))
@@ -116,7 +116,7 @@ def pointwise(work: Pointwise, source: str, function: str) -> KernelLaunch:
 
 @launches(w.BatchNormApply)
 def _apply(work: w.BatchNormApply) -> KernelLaunch:
-    """Return the launch that applies a batch normalisation: threads across channels or pixels, blocks down the rest."""
+    """Return the launch that applies a batch normalisation. A block spans channels (NHWC) or pixels (NCHW)."""
     norm = work.norm
     defines = (_type(norm.dtype), _layout(norm.layout), f"ADD={int(norm.add)}", f"RELU={int(norm.relu)}")
     if norm.layout == "NHWC":
