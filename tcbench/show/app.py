@@ -36,10 +36,10 @@ _MAY_BE_EMPTY = ("--setup",)
 
 @contextlib.contextmanager
 def _one_line_usage_errors(hint: str, words: Sequence[str] = ()) -> Iterator[None]:
-    """Raise a UsageError of one line in place of Typer's usage errors.
+    """Convert usage errors that Typer raises within the block to UsageErrors of one line.
 
     The line ends with `hint`, which names the command that lists what is valid. `words` are the arguments of the
-    command line: the message quotes a wrong value among them, and an empty one is an error."""
+    command line, from which the message quotes a wrong value. An empty word or value among them is an error too."""
     try:
         for before, word in itertools.pairwise(["", *words]):
             if not word or (word.startswith("--") and word.endswith("=")):
@@ -81,8 +81,8 @@ class GroupedCommand(TyperCommand):
     that takes 0.3 s."""
 
     def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
-        """Parse the command line. Raises UsageError of one line for a mistake, for an output that is an input, and for
-        an absolute output path whose folder does not exist."""
+        """Parse the command line, and write standard output in UTF-8 unless the format is a table. Raises UsageError
+        for a mistake, an output that is an input, and an absolute output path whose folder does not exist."""
         words = f"{parent.command_path} {info_name}" if parent else info_name
         with _one_line_usage_errors(f"`{words} -h` shows the options", tuple(args)):
             context = super().make_context(info_name, args, parent, **extra)
@@ -114,7 +114,7 @@ class GroupedCommand(TyperCommand):
         return ["[OPTIONS]", *map(_usage, (p for p in self.params if p.param_type_name == "argument"))]
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
-        """Write the options to the help, under the headings of their groups."""
+        """Write arguments and options to the help, under group headings in the order of `_OPTIONS`; --help is last."""
 
         groups: dict[str, list[tuple[str, str]]] = {"Arguments": [], "Options": []}
         for parameter in self.get_params(ctx):
@@ -134,7 +134,7 @@ class GroupedCommand(TyperCommand):
                     formatter.write_dl(rows)
 
     def format_epilog(self, ctx: Any, formatter: Any) -> None:
-        """Write the examples, each with its description next to it, or below it if the line would be too long."""
+        """Write the examples with their descriptions next to them, or below them if any line would be too long."""
         rows = [re.split(r" {2,}", f"{line.strip()}  ")[:2] for line in (self.epilog or "").strip().splitlines()]
         column = max((len(example) for example, _ in rows), default=0) + 3
         fits = all(column + len(description) + 2 <= formatter.width for _, description in rows)
@@ -191,7 +191,7 @@ class Application(CommandGroup):
     """The top-level command, whose help shows the commands in GROUPS."""
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
-        """Write the commands to the help, by subject."""
+        """Write the commands to the help, under the headings in GROUPS."""
         wide = max(map(len, self.commands))
         for group, names in GROUPS.items():
             with formatter.section(group):
@@ -226,7 +226,7 @@ def command(
     command's name (default: the function's)."""
 
     def register(function: Callable[..., Any]) -> Callable[..., Any]:
-        """Register a function as a command; the part of its docstring from "Examples:" on ends the help."""
+        """Register a function as a command. Its docstring up to "Examples:" is the help text, the rest the epilog."""
         help_text, _, examples = inspect.cleandoc(function.__doc__ or "").partition("\n\nExamples:\n")
         return group.command(name, cls=GroupedCommand, help=help_text, short_help=short, epilog=examples or None)(
             function
@@ -256,7 +256,7 @@ def given_words(context: Any, names: Container[str] | None = None, *, without: C
 
 
 def refuse_input(context: Any, output: Path | None) -> None:
-    """Raise UsageError if the command would overwrite a file that it reads, or a run in a folder that it reads."""
+    """Raise UsageError if `output` is a file that the command reads, or a run in a folder that it reads."""
     if output is None or not output.is_file():
         return
     # --data names a folder of images, maybe millions of them: not searched for runs.

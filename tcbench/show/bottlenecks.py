@@ -23,7 +23,7 @@ def limit_words(bottleneck: Bottleneck) -> str:
 
 
 def doubt_words(bottleneck: Bottleneck | None) -> str:
-    """Return the figures that make a bottleneck doubtful (`Bottleneck.doubt`), or an empty text."""
+    """Return the two times that contradict each other in a doubtful bottleneck (`Bottleneck.doubt`); otherwise ""."""
     if bottleneck is None or bottleneck.doubt is None:
         return ""
     if bottleneck.doubt == "recording":
@@ -41,7 +41,8 @@ def doubtful(bottlenecks: Iterable[tuple[str, Bottleneck | None]]) -> list[str]:
 
 
 def limit_sentence(bottleneck: Bottleneck) -> str:
-    """Return the limit with its numbers: "host-bound: host needs 38 ms per step, GPU 23 ms; GPU idle 41%"."""
+    """Return the limit, its numbers and any doubts: "host-bound: host needs 38 ms per step, GPU 23 ms; GPU idle
+    41%"."""
     figures = _gpu_figures(bottleneck) if bottleneck.on_gpu else _cpu_figures(bottleneck)
     remarks = [f"doubtful: {doubt}"] if (doubt := doubt_words(bottleneck)) else []
     if bottleneck.unsteady and bottleneck.median_step_s:
@@ -51,7 +52,8 @@ def limit_sentence(bottleneck: Bottleneck) -> str:
 
 
 def _gpu_figures(bottleneck: Bottleneck) -> str:
-    """Return the stage times of a GPU cell: "host needs 38 ms per step, GPU 23 ms; GPU idle 41%"."""
+    """Return the stage times of a GPU cell: "host needs 38 ms per step, GPU 23 ms; GPU idle 41%". Input that has its
+    own threads comes first if it is the limit. Without a recording of the GPU, the text ends with the step time."""
     needs, input_bound = bottleneck.needs, bottleneck.verdict == "input-bound"
     stages = [f"host needs {_ms(needs.host_side_s)} per step"]
     if needs.input_s is not None and needs.overlapped:

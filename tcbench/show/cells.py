@@ -20,7 +20,7 @@ class Row:
 
 
 def columns(summaries: Sequence[CellSummary]) -> tuple[Column[Row], ...]:
-    """Return the columns of a table of cells, from throughput on."""
+    """Return the columns of results: throughput, step, speed-up, memory, trials; GFLOP/s if any cell declares FLOPs."""
 
     def style(row: Row) -> str:
         """Return "dim" for a speed-up that is not certain: its interval includes 1, or one of the two cells has only

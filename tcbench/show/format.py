@@ -97,7 +97,7 @@ def changes(interval: Interval) -> str:
 def plus_minus(interval: Interval) -> str:
     """Format the relative half-width of an interval: ± 1.2%.
 
-    An interval wider than its value is "± >100%", one without an upper limit "or more" or "± unknown"."""
+    100% or more is "± >100%", a NaN limit "± unknown", an interval from its value to infinity "or more"."""
     if math.isnan(interval.high):
         return "± unknown"
     if math.isinf(interval.high) and interval.low == interval.value:
@@ -115,7 +115,7 @@ def limits(interval: Interval | None, write: Callable[[float], str] = number) ->
 
 
 def plural(n: int, noun: str, several: str = "") -> str:
-    """Return the noun in the singular or plural, as `n` requires: "cell", "cells"."""
+    """Return the noun in the singular or plural, as `n` requires: "cell", "cells". `several` is an irregular plural."""
     return noun if n == 1 else several or noun + "s"
 
 

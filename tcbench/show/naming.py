@@ -55,8 +55,8 @@ def stack_name(codes: Iterable[Code], most: int = 4) -> str:
 def distinguishing_settings(cells: Sequence[MachineCell], beneath: Sequence[tuple[str, ...]] = ()) -> tuple[str, ...]:
     """Return for each cell the settings that distinguish it from cells of the same config, batch size and ranks.
 
-    A cell that shares its config, batch size and ranks with no other gets an empty text; cells that differ in no
-    setting are numbered: "#2". `beneath` describes the software stack of each cell, as in `Code.beneath`."""
+    A cell without namesakes gets an empty text. Cells that differ in no setting are numbered from the second on: "#2".
+    `beneath` describes the software stack of each cell, as in `Code.beneath`."""
     stacks = [{"beneath": ", ".join(words)} for words in beneath] or [{}] * len(cells)
     namesakes = grouped((cell.name, place) for place, (_, cell) in enumerate(cells))
     suffixes = [""] * len(cells)
@@ -79,8 +79,8 @@ def distinguishing_settings(cells: Sequence[MachineCell], beneath: Sequence[tupl
 def setting_headings(summaries: Sequence[CellSummary]) -> tuple[str, ...]:
     """Return for each cell the heading of its setting, so that cells of the same name have different headings.
 
-    A heading names machine, threads and code if they differ, and further facts as needed, but not network and ranks,
-    which have columns. If there is only one setting, headings are empty."""
+    A heading names machine, threads and code if they differ, and any other fact that is needed to distinguish cells.
+    It leaves out network and ranks, which have columns. If there is only one setting, headings are empty."""
     all_facts = [_facts(s.machine, s.setting.cell) | {"code": code_name(s.codes)} for s in summaries]
     names = [(s.cell.model, s.cell.config, s.cell.batch_size, s.cell.ranks) for s in summaries]
     shown = [key for key in ("machine", "threads", "code") if len({facts.get(key) for facts in all_facts}) > 1]
@@ -152,7 +152,7 @@ def mark_simulated(title: str, results: Iterable[Environment | Timeline | None])
 
 
 def measured_or_simulated(results: Iterable[Environment | Timeline | None]) -> str:
-    """Return "measured", "simulated" or "in part simulated" for results by their environments or timelines."""
+    """Return "measured", "simulated" or "in part simulated" for the results with these environments or timelines."""
     answers = {r.source == "simulated" if isinstance(r, Timeline) else is_simulated(r) for r in results}
     return "measured" if True not in answers else "in part simulated" if False in answers else "simulated"
 

@@ -52,7 +52,7 @@ def out_words(out: Path) -> tuple[str, ...]:
 
 
 def machine_needed(device: str, machine: str | None) -> str:
-    """Return the machine of a cell's results if this one lacks the device; otherwise an empty text."""
+    """Return "" if this machine has the device, else where to run: `machine`, or the name `device` if that is None."""
     from tcbench.engine.api import device_kinds
 
     kind = device_kinds().get(device.partition(":")[0])
@@ -90,8 +90,8 @@ def cell_step(
 ) -> NextStep | None:
     """Return a command that measures a cell again in its setting (device, images, network).
 
-    `config` replaces the cell's config, `threads` adds its number of threads, and `machine` is where its results were
-    measured. Return None if its scenario did not come with tcbench, since its file is unknown."""
+    `config` replaces the cell's config, `threads` adds --threads, and `machine` is where the results were measured.
+    Return None for a scenario that does not come with tcbench, because results do not name a scenario's file."""
     from tcbench.run.scenario import load, setting_of, shipped
 
     if cell.scenario not in shipped():

@@ -78,8 +78,8 @@ class Group:
         """Return a Typer option in this group.
 
         `flags` are its names and the placeholder of its value ("--bs N,N,..."); an option without a placeholder is a
-        switch, off by default. `takes` describes valid values in docs/options.md. `read` raises SelectionError for an
-        invalid value, `holds` tests a number, and `within` are its least and greatest value."""
+        switch, off by default. `takes` describes valid values in docs/options.md; only with it are values checked, by
+        `read`, which raises SelectionError, and `holds`, which tests a number. `within` are its least and greatest."""
         words = flags.split()
         names = [word for word in words if word.startswith("-")]
 
@@ -93,7 +93,7 @@ class Group:
                 raise SelectionError(f"{names[-1]} {value:g}: expected {takes}")
             return value
 
-        check.__doc__ = takes
+        check.__doc__ = takes  # for docs/options.md
         return typer.Option(
             False if names == words else default,
             *names,
@@ -374,7 +374,7 @@ def selects(fields: str = "...", *, without: str = "", **replaced: OptionField) 
 
 
 def words(chosen: Selection) -> list[str]:
-    """Return a selection as options of the command line. Options at their default are left out."""
+    """Return a selection as options of the command line, without the scenario (an argument) and without defaults."""
     words = []
     for name, field in SELECTION.items():
         value = getattr(chosen, name)

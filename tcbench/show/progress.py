@@ -49,7 +49,7 @@ class _LogAboveLine(logging.Handler):
 
 
 class _Live:
-    """A context manager that shows a live line on a terminal and removes it at the end."""
+    """A context manager that shows a live line, with warnings above it, on a terminal, and removes it at the end."""
 
     def __init__(self, console: Screen) -> None:
         self._console = console
@@ -58,7 +58,7 @@ class _Live:
             _Line(console, self._remaining_s),
             console=console,
             transient=True,
-            # Rich would wrap the guarded streams, which would then print its escape sequences as text.
+            # Otherwise Rich would wrap the streams of `streams.guard`, which would escape its control sequences.
             redirect_stdout=False,
             redirect_stderr=False,
             disable=console.quiet or not (console.is_terminal and console.is_interactive),
@@ -99,11 +99,11 @@ class RunProgress(_Live):
         self._task = self._progress.add_task("starting", total=total)
 
     def begin(self, label: str, remaining: Sequence[Cell], ahead: int | None) -> None:
-        """Begin a part of a run whose length is not known from the start.
+        """Begin the next part of a run, such as a round.
 
-        `label` precedes the names of its trials, `remaining` are the cells still to run, and `ahead` the number of
-        trials that will certainly run. If that is fewer than before, the dropped ones count as done, so that neither
-        the count nor the total goes down."""
+        `label` precedes the names of trials, `remaining` are the cells still to run, and `ahead` is the number of
+        trials that will certainly run, None if a time budget decides. If there are fewer than expected before, the
+        missing ones count as done, so that neither the count nor the total goes down."""
         self._label = f"{label}: " if label else ""
         self._estimate = replace(self._estimate, remaining=tuple(remaining))
         if ahead is None:
@@ -116,7 +116,7 @@ class RunProgress(_Live):
         self._progress.update(self._task, completed=self._done)
 
     def listen(self, cell: Cell, trial: int, message: Message) -> None:
-        """Show a message of the running worker."""
+        """Show a message of the running worker, and estimate the remaining time from it."""
         name = f"{self._label}{cell.label}"
         if isinstance(message, Building):
             if message.part == "imports":
@@ -179,6 +179,7 @@ class Stages(_Live):
         self._task: Any = None
         self._total = 0
         self._initial = 0
+        # Pairs of time and units done: after the first new unit, at the last new unit, and at the last printed line.
         self._first = self._last = self._printed = (0.0, 0)
 
     def advance(self, stage: str, done: int, total: int) -> None:

@@ -10,7 +10,7 @@ from tcbench.show.notes import aside
 
 
 def newest(out: Path, *, announce: bool = False) -> Path:
-    """Return the newest run under a folder, and print notes on standard error (`inputs.newest`)."""
+    """Return the newest run under a folder (`inputs.newest`), and print notes, with `announce` also its name."""
     return inputs.newest(out, aside, announce=announce)
 
 

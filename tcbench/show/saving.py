@@ -10,8 +10,8 @@ from tcbench.show.notes import aside
 def save_each(drawings: Mapping[Path, Callable[[], Any]], noun: str = "chart") -> list[Path]:
     """Draw each figure and save it under its path. Return the paths that were written.
 
-    A figure that fails for any reason, even because matplotlib does not load, only causes a note, which calls it a
-    `noun`: the command still shows what it measured."""
+    If a figure cannot be drawn or saved for any reason, print a note that calls it a `noun` and go on, so that the
+    command still shows what it measured."""
     drawn = []
     for path, draw in drawings.items():
         try:

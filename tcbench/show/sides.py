@@ -32,6 +32,6 @@ def first_few(texts: Sequence[str], most: int) -> str:
 
 
 def allowed_lines(differences: Iterable[Difference], most: int = 8) -> list[str]:
-    """Return a line for each facet, such as the machine, with its first `most` differences between the two sides."""
+    """Return a line per facet (what --allow can name) in which two sides differ, with its first `most` differences."""
     facets = grouped((difference.facet, difference.says) for difference in differences)
     return [f"{facet}: {first_few(texts, most)}" for facet, texts in facets.items()]

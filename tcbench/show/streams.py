@@ -1,4 +1,4 @@
-"""Guarded standard output and standard error.
+"""Standard output and standard error that handle failed writes and escape control characters.
 
 A stream may fail: a closed pipe, a full disk, a terminal that hung up. If standard output fails, a closed pipe ends the
 command with exit code 141, as it ends `cat`, and any other failure is an error of one line. If standard error fails,
@@ -38,7 +38,7 @@ def harmless(text: str) -> str:
 
 
 def guard() -> None:
-    """Guard standard output and error of this process, and remove invalid terminal sizes from the environment."""
+    """Replace sys.stdout and sys.stderr by this module's streams, open closed descriptors, unset bad terminal sizes."""
     for name in ("COLUMNS", "LINES"):
         if not re.fullmatch("[1-9][0-9]{0,3}", os.environ.get(name, "80")):
             del os.environ[name]
@@ -108,12 +108,12 @@ class _Output(_Error):
 
 
 def _guarded(stream: TextIO | None, kind: type[_Error]) -> TextIO:
-    """Wrap a stream around a guarded file. Streams set up by tests are returned unchanged. Characters that the encoding
-    lacks are replaced."""
+    """Return a text stream like `stream` whose writes go through `kind`, which handles failed writes. A closed stream
+    (None) gets a new one on descriptor 1 or 2. Characters that the encoding lacks are replaced."""
     if stream is None:  # it was closed
         closed = kind(2 if kind is _Error else 1, "wb", closefd=False)
         return io.TextIOWrapper(io.BufferedWriter(closed), "utf-8", "replace")
-    if not isinstance(stream, io.TextIOWrapper):
+    if not isinstance(stream, io.TextIOWrapper):  # set up by a test
         return stream
     stream.reconfigure(errors="replace")
     raw = getattr(stream.buffer, "raw", stream.buffer)

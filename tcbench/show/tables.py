@@ -52,7 +52,7 @@ class Screen(Console):
                 self.print(part, style=style, soft_wrap=True)
 
     def table(self, table: "Table[Any]", heading: str = "") -> None:
-        """Print a table under its heading, and an empty line."""
+        """Print a table under its heading, and an empty line. `notes` names the columns that had no room."""
         self.say(*filter(None, [heading]), style="bold")
         self.print(table)
         self.print()
@@ -180,7 +180,7 @@ class Column(Generic[R]):
     - `style` applies on the console only.
     - `wraps`: whether the console may wrap the value (default: only texts).
     - `on`: the only renderer that shows the column.
-    - `width`: the least width on the console.
+    - `width`: the least width on the console; `ratio`: the column's share of free width, as in Rich.
     - `spare`: the console may leave the column out if there is no room, the last such column first.
     - `key`: the name of the value in JSON and exports, unless they have it already."""
 
@@ -207,7 +207,7 @@ class Column(Generic[R]):
         return not self.kind.numeric if self.wraps is None else self.wraps
 
     def least_width(self, rows: Iterable[R], keep_intervals: bool = False) -> int:
-        """Return the least width on a console at which no word wraps, except very long names of configs. With
+        """Return the least width on a console at which no word wraps, except words of more than 32 columns. With
         `keep_intervals`, the intervals of numbers do not wrap either."""
         texts = [self.heading, *(self.styled(row).plain for row in rows)]
         if keep_intervals and self.kind.numeric:
@@ -217,7 +217,7 @@ class Column(Generic[R]):
         return max([self.width or 0, *(min(cell_len(word), 32) for text in texts for word in text.split())])
 
     def text(self, row: R, *, with_ends: bool = True) -> str:
-        """Format a row's value with its mark; of an interval the middle, and with `with_ends` the ends."""
+        """Return a row's value with its mark as text. An interval is its middle and, with `with_ends`, its ends."""
         value = self.value(row)
         if isinstance(value, Interval):
             words = self.kind.interval(value, with_ends=with_ends)
@@ -236,7 +236,7 @@ class Column(Generic[R]):
         return value if isinstance(value, Text) else Words(self.text(row), style=style)
 
     def field(self, row: R) -> Field:
-        """Format a row's value for the page, which sorts rows by it."""
+        """Return a row's value as a field of the page, whose sort key is the number or the interval's middle."""
         value = self.value(row)
         if isinstance(value, Field | Badge):
             return value if isinstance(value, Field) else Field(badge=value)
@@ -271,7 +271,7 @@ class Table(Generic[R]):
         columns = [column for column in self.columns if column.on != "page"]
         spare = [column for column in columns if column.spare]
         rows = [row for row in self.rows if row is not None]
-        while spare and self._least_width(rows, columns) > width + self.gap:
+        while spare and self._least_width(rows, columns) > width + self.gap:  # no gap after the last column
             columns.remove(spare.pop())
         return columns
 
@@ -385,7 +385,7 @@ class ConfigTable(Table[R]):
         return self._width_without_configs(rows, columns) + self._config_width(rows) + self.gap
 
     def on_console(self, width: int) -> Grid:
-        """Return the grid for a console of this width, with long config names broken between rungs."""
+        """Return the grid for a console of this width. Config names wrap between rungs, or anywhere if necessary."""
         rows = [row for row in self.rows if row is not None]
         leading, shown = cell_columns(map(self.cell, rows), self.cell), self.columns_at(width)
         least = self._config_width(rows)

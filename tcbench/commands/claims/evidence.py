@@ -22,7 +22,7 @@ def training_evidence(requested: Sequence[Path], paths: Sequence[Path]) -> tuple
 
     The documents are those in `requested`; if that is empty, the newest readable ones beside the records in `paths`.
     Documents in several folders belong to several machines, and none of them is used. Raises SelectionError if several
-    documents of a kind are requested, and StoreError if a requested document cannot be read."""
+    documents of one rank, or of many, are requested, and StoreError if a requested document cannot be read."""
     from tcbench.commands.numerics.judgement import document_evidence
     from tcbench.core.numerics import read
 

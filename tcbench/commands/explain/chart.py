@@ -1,5 +1,5 @@
-"""The host's time in a step as a chart, stacked phases per config and batch size with the verdict; and the page's
-section on what limits each cell and what to try next. Knows nothing of how a verdict came about."""
+"""A chart of the host's time in a step, with stacked phases and the verdict for each config and batch size; and the
+page's section on what limits each cell and what to try next."""
 
 import functools
 import math

@@ -130,8 +130,8 @@ class BelowRoof(NamedTuple):
 
 
 def below_roof(explanation: Explanation) -> BelowRoof | None:
-    """Compare a cell's phases with the stored ceilings. None on a GPU, for an unsettled bottleneck, or if the ceilings
-    or the phases' work are unknown."""
+    """Return the phase of a cell that loses most time against the stored ceilings. None on a GPU, for an unsettled
+    bottleneck, or if ceilings or work are unknown."""
     summary, bottleneck = explanation.summary, explanation.bottleneck
     if bottleneck is None or bottleneck.on_gpu or bottleneck.unsteady or model_of(summary.cell) is None:
         return None
@@ -150,8 +150,7 @@ def below_roof(explanation: Explanation) -> BelowRoof | None:
 def _possible_gain(explanations: Sequence[Explanation]) -> list[str]:
     """Return a note on how much faster the machine's ceilings allow the fastest cell to be.
 
-    If no ceilings are stored, the note says how to measure those of a CPU; an empty list if no known
-    network ran on a CPU."""
+    If no ceilings are stored, the note says how to measure those of a CPU. Empty if no known network ran on a CPU."""
     rated = [(e.bottleneck.images_per_s, e, below) for e in explanations if e.bottleneck and (below := below_roof(e))]
     if not rated:
         on_cpu = any(e.bottleneck and not e.bottleneck.on_gpu and model_of(e.summary.cell) for e in explanations)
@@ -334,7 +333,7 @@ def timeline_lines(bottleneck: Bottleneck) -> list[str]:
 def to_json(explanations: Sequence[Explanation]) -> str:
     """Return everything as JSON, with units in the names.
 
-    In form 1, `gains` had bounds in place of `expected`: `step_at_least_s` and `images_per_s_at_most`."""
+    In version 1, `gains` had bounds in place of `expected`: `step_at_least_s` and `images_per_s_at_most`."""
     cells = [_cell_json(explanation) for explanation in explanations]
     return document("tcbench-explain", 2, cells=cells, notes=notes(explanations))
 
@@ -378,7 +377,8 @@ def _cell_json(explanation: Explanation) -> dict[str, Any]:
 
 
 def bottleneck_json(bottleneck: Bottleneck) -> dict[str, Any]:
-    """Return the fields of a bottleneck with its verdict and sentence. Gaps are counted, not listed."""
+    """Return the fields of a bottleneck, its verdict, and the verdict in words. The GPU's idle gaps are only
+    counted."""
     fields = dataclasses.asdict(bottleneck)
     dominant = bottleneck.dominant
     fields |= {"dominant_phase": dominant.name if dominant else None, "doubtful": doubt_words(bottleneck) or None}

@@ -78,7 +78,7 @@ class CellForecast:
 
     @property
     def bytes(self) -> int:
-        """Memory traffic of a step in bytes, with every operand moved once."""
+        """The least memory traffic of a step in bytes: each launch moves every operand once."""
         return sum(work.count * work.work.bytes for work in self.works)
 
     @property

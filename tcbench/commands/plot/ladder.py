@@ -85,14 +85,14 @@ class Climb:
 def derive_ladders(summaries: Sequence[CellSummary]) -> tuple[DerivedLadder, ...]:
     """Derive the ladders from the configs in results.
 
-    A config's parent is the longest other config whose rungs its own rungs begin with. A ladder is a chain of at least
-    two configs, from one without parent to one without children. It is named after its base, or after its top if
-    several ladders share the base. Ablations are left out, because they change a setting instead of adding a rung."""
+    The parent of a config is the longest other config whose rungs are the beginning of its rungs. A ladder is a chain
+    of at least two configs, from one without parent to one without children. It is named after its base, or after its
+    top if several ladders share the base. Ablations are left out, because they change a setting and add no rung."""
     cells = [s.cell for s in summaries if not s.cell.scenario_cudnn]
     configs = dict.fromkeys(DerivedConfig(cell.rungs, cell.config.rpartition("/")[0]) for cell in cells)
 
     def parent(config: DerivedConfig) -> DerivedConfig | None:
-        """Return the longest other config whose rungs a config's rungs begin with; None if there is none."""
+        """Return the parent of a config, None if it has none."""
         shorter = (DerivedConfig(config.rungs[:n], config.backend) for n in range(len(config.rungs) - 1, 0, -1))
         return next((candidate for candidate in shorter if candidate in configs), None)
 

@@ -98,7 +98,7 @@ def _row_title(ladder: str, setting: str) -> str:
 
 @dataclass(frozen=True)
 class _LadderScale:
-    """The common value axis of a ladder's panels, with room for the longest bar and the text next to it."""
+    """The common value axis of a ladder's panels of `width` inches, with room for the longest bar and its text."""
 
     width: float
     highest: float
@@ -149,14 +149,14 @@ def _draw_bar(axes: Axes, row: int, start: float, end: float, style: dict[str, A
 
 
 def _step_words(step: LadderStep) -> str:
-    """Return the text of a step: "+120  1.32×", the base's throughput, or the reason why there is no number."""
+    """Return the text of a step: "+120  1.32×", the throughput of the base, or the reason why there is no number."""
     if step.after is None:
         return why_missing(step.summary)
     if step.before is None or step.ratio is None:
         return number(step.after.value)
     change = step.after.value - step.before.value
     size = number(abs(change), as_part_of=max(step.before.value, step.after.value))
-    sign = ("+" if change >= 0 else "−") if size.strip("0.") else "±"
+    sign = ("+" if change >= 0 else "−") if size.strip("0.") else "±"  # the change rounds to 0
     return f"{sign}{size}  {factor(step.ratio.value)}"
 
 
@@ -171,7 +171,7 @@ def _total(climb: Climb) -> str:
 
 
 def _write(axes: Axes, text: str, value: float, row: int, scale: _LadderScale, colour: str) -> None:
-    """Write a text to the right of a value; if it does not fit, to the left, or shortened."""
+    """Write a text to the right of a value, to the left if it fits only there, or shortened to the right if nowhere."""
     x = value / scale.images_per_s_per_inch
     room = scale.width - x - 0.05
     needed = text_width(text, WORDS)
@@ -190,7 +190,7 @@ def ladder_section(climbs: Sequence[Climb], settings: Settings) -> Section | Non
     all_ladders = derive_ladders([summary for part in settings.parts for summary in part.summaries])
 
     def figure(part: SettingCells) -> AnyBlock | None:
-        """Return the chart of one setting's longest ladders; None if no ladder was climbed."""
+        """Return the chart of one setting's longest ladders; None if no ladder has results of two configs."""
         setting_climbs = [climb for climb in climbs if climb.setting == part.setting]
         climbed = {climb.ladder for climb in setting_climbs if climb.top is not climb.base}
         ladders = grouped((climb.ladder, climb) for climb in setting_climbs if climb.ladder in climbed)

@@ -181,7 +181,8 @@ class _Failed(TcbenchError):
 
 
 def _planned(chosen: Selection, steps: int) -> tuple[Plan, PlannedCell]:
-    """Return the plan and its only cell. Raises TcbenchError for no or several cells, or one that cannot run here."""
+    """Return the plan, with a short timed pass, and its only cell, with `steps` profiled steps. Raises TcbenchError for
+    no or several cells, or one that cannot run here."""
     import msgspec
 
     from tcbench.run.plan import PlannedCell, plan_of
@@ -203,7 +204,7 @@ def _planned(chosen: Selection, steps: int) -> tuple[Plan, PlannedCell]:
 
 
 def _launcher(plan: Plan) -> Launcher:
-    """Return mpirun as the launcher of several ranks on this machine, where their recordings are read. Raises
+    """Return the launcher: for several ranks mpirun on this machine, because their recordings are read here. Raises
     SelectionError."""
     from tcbench.run.launcher import find_for
     from tcbench.run.ranks import probe_largest

@@ -27,7 +27,7 @@ def find() -> Path | None:
 def problem(py_spy: Path) -> str | None:
     """Return in one line why py-spy cannot attach to a process here, or None if it can.
 
-    The check attaches py-spy to this process, which is not a child of py-spy, as a worker is not."""
+    The check attaches py-spy to this process, which, like a worker, is not a child of py-spy."""
     try:
         answer = process.ask([str(py_spy), "dump", "--pid", str(os.getpid())], limit_s=30)
     except (OSError, TimeoutError) as error:

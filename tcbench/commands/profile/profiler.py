@@ -39,8 +39,8 @@ _LEAST_S = 8.0
 
 @dataclass(frozen=True)
 class Recorder:
-    """The tool that records a timeline: `nsys` around the worker, or the device's own recorder `inside` it. Without
-    both, only tcbench's own ranges are recorded."""
+    """The tool that records a timeline: `nsys` around the worker, or the device's own recorder `inside` it. If both are
+    None, only tcbench's own ranges are recorded. `note` says why no better tool was chosen."""
 
     nsys: Nsys | None = None
     inside: str | None = None
@@ -134,7 +134,7 @@ class ProfiledTrial:
             return self._read(record, folder, sampler.work if sampler is not None else ())
 
     def _nsys_command(self, tool: Nsys, launch: Launch, folder: Path, session: str) -> Callable[[int], list[str]]:
-        """Return a function that gives the command line of Nsight Systems around the worker."""
+        """Return a function from the worker's message descriptor to the command line of Nsight Systems around it."""
         traced = kind_of(self.planned.cell.device).nsys_options(tool.version)
         # The worker's parent is Nsight Systems, so hide the parent id by which it would look for its keeper.
         words = [*tool.command(folder / "report", session, traced), "env", "-u", PARENT_PID]

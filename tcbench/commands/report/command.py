@@ -104,7 +104,7 @@ def report(
 def _timelines(inputs: Results) -> tuple[list[Timeline], list[str]]:
     """Return the timelines named on the command line and those found beside the records, newest first, and notes.
 
-    A timeline found beside records is left out, with a note, if it cannot be read or has other settings."""
+    A timeline found beside the records is left out, with a note, if it cannot be read or no record has its settings."""
     from msgspec.structs import replace
 
     from tcbench import tracing

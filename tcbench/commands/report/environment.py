@@ -31,10 +31,10 @@ def environment_section(records: Sequence[Record], settings: Settings) -> Sectio
 
 
 def _facts(records: Sequence[Record]) -> Iterable[tuple[str, str]]:
-    """Return the facts of a machine as pairs of name and text, which joins all values if trials differ.
+    """Return the facts of a machine as pairs of a name and a text. If trials differ, the text joins all their values.
 
     Unknown facts are left out. `records` are the trials of the machine."""
-    # Trials of a file share their environment object.
+    # Trials of a file share their environment object, so `id` finds most duplicates without a slow comparison.
     environments = list({id(r.environment): r.environment for r in records if r.environment is not None}.values())
     ranks = [e.ranks for e in environments if e.ranks is not None]
     codes, gpus = [e.code for e in environments], [e.gpu for e in environments if e.gpu is not None]

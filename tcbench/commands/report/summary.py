@@ -217,14 +217,14 @@ def _doubt(over: Interval, is_judged: bool) -> str:
 
 
 def _setting(fastest: _Fastest) -> str:
-    """Name a setting by device, network and input, if they differ, and ranks. Other headings have the rest."""
+    """Return the first three facts of a setting's name, and its ranks. Other sections' headings have the whole name."""
     facts, ranks = fastest.part.name.split(" · "), counted(fastest.cell.cell.ranks, "rank")
     return " · ".join(fact for place, fact in enumerate(facts) if place < 3 or fact == ranks)
 
 
 def _over(fastest: _Fastest) -> str:
-    """Return the text after the factor over the base: the base's name, and "not judged" or "undecided" if it is; empty
-    without a factor."""
+    """Return the text after the factor over the base: the base's name, and "not judged" or "undecided" if the factor
+    may be 1; empty without a factor."""
     base, over = base_config(fastest.part.summaries), fastest.over_base
     return "" if over is None else ", ".join(filter(None, [f" {base}", _doubt(over, fastest.judged)]))
 

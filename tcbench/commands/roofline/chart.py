@@ -195,7 +195,7 @@ def _draw(
     for words, *ends in _roof_labels(axes, roofs):
         blocked = [*occupied, *squares_around(arrows, 5)]
         if any(label(axes, words, end, blocked, gap=7, far=True) for end in ends):
-            occupied.append(blocked[-1])
+            occupied.append(blocked[-1])  # the box that `label` appended
     for group in _label_groups([mark for mark in marks if name_of(mark)], axes):
         names = sorted({name_of(mark) for mark in group}, key=lambda words: (len(words), words))
         words = ", ".join(names) if all_cells or len(names) < 3 else f"{names[0]} to {names[-1]}"
@@ -235,7 +235,7 @@ def _label_groups(marks: Iterable[_Mark], axes: Axes) -> list[list[_Mark]]:
         near = (group for group in alike if math.dist(_pixels(axes, group[-1]), _pixels(axes, mark)) < _NEAR)
         group = next(near, [])
         group.append(mark)
-        groups += [group] * (len(group) == 1)
+        groups += [group] * (len(group) == 1)  # a new group
     return groups
 
 

@@ -180,7 +180,7 @@ def base_and_fastest(rooflines: Sequence[CellRoofline]) -> list[tuple[CellRoofli
     for cells in groups.values():
         base = min(cells, key=lambda cell: (cell.summary.cell.config != name, len(cell.summary.cell.rungs)))
         by_rate = sorted(cells, key=lambda cell: cell.summary.images_per_s.value if cell.summary.images_per_s else 0.0)
-        fastest = {cell.precision: cell for cell in by_rate}
+        fastest = {cell.precision: cell for cell in by_rate}  # the last cell of a precision replaces the others
         pairs += [(base, fastest[precision]) for precision in dict.fromkeys(cell.precision for cell in cells)]
     return pairs
 

@@ -28,7 +28,7 @@ from tcbench.show.verdicts import STATUS_BADGES
 def throughput_chart(summaries: Sequence[CellSummary], *, title: str = "", subtitle: str = "") -> Figure:
     """Draw images/s by batch size, with a panel per setting and a colour per config.
 
-    Without a title, the title is that of a whole run. Raises SelectionError if there is nothing to draw."""
+    Without a title, title and subtitle are those of a whole run. Raises SelectionError if there is nothing to draw."""
     configs = list(dict.fromkeys(summary.cell.config for summary in summaries))
     settings = by_setting(summaries)
     provenance = provenance_of(settings)
@@ -122,7 +122,7 @@ def machines_chart(summaries: Sequence[CellSummary], configs: Sequence[str] = (B
         for setting, configs in winners.items()
     )
     notes = [drawable(f"best of {', '.join(where)}: {words}") for words, where in settings_by_winners.items()]
-    rows = [[(str(place), name) for place, name in enumerate(names.values())]]
+    rows = [[(str(place), name) for place, name in enumerate(names.values())]]  # indices of SERIES as configs
     several_machines = len({setting.machine for setting in settings}) == len(settings)
     title = f"Throughput by {'machine' if several_machines else 'setting'}"
     subtitle = f"Scenario {', '.join(dict.fromkeys(s.cell.scenario for s in summaries))}"
@@ -178,7 +178,7 @@ def slide_chart(summaries: Sequence[CellSummary], slide: int) -> Figure:
     not_run: list[str] = []
 
     def groups_of(cells: Sequence[CellSummary]) -> Iterable[BarGroup]:
-        """Yield the bars of each batch size in the order of the slide, and note the configs that were not run."""
+        """Yield the bars of each batch size in the order of the slide, and add configs not run to `not_run`."""
         shown = cells if slide == 33 else [s for s in cells if s.cell.config in stages]
         for batch_size in batch_sizes_of(shown):
             bars = [Bar(config, cell_at(cells, config, batch_size)) for config in stages]

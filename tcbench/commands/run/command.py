@@ -77,8 +77,8 @@ _NOT_REPEATED = {"configs", "quick", "fresh_autotune", "resume", "label", "quiet
 
 
 def _start(plan: Plan, out: Path, before: Sequence[Record] = ()) -> Rounds:
-    """Return the rounds of a plan that are left to run, with an estimate of the time they take. The estimate is based
-    on the last run on this machine, or on the machine's present speed."""
+    """Return the rounds of a plan that are left to run after the records `before`, with an estimate of the time they
+    take. The estimate is based on the last run on this machine, or on the machine's present speed."""
     from tcbench.hardware import load
     from tcbench.run import prediction, rounds
     from tcbench.run.inputs import recent_trials

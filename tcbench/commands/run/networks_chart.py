@@ -100,7 +100,7 @@ def _group(result: NetworkResult) -> BarGroup:
     if result.best is not None and result.best is not result.base:
         note = factor(result.speedup.value) if result.speedup else ""
         bars.append(Bar(result.best.cell.config, result.best, note))
-    return f"{result.model}\n{result.macs_per_image / 1e9:.2f} G", bars or [Bar("fp32", None)]
+    return f"{result.model}\n{result.macs_per_image / 1e9:.2f} G", bars or [Bar("fp32", None)]  # drawn as "not run"
 
 
 def table(results: Sequence[NetworkResult]) -> Table[NetworkResult]:

@@ -25,9 +25,9 @@ IMAGES_TO_TRAIN = 90 * 1_280_000
 class AllReduce:
     """The all-reduce of a step.
 
-    `time_s` is the time of the rank that begins last, because it does not wait for others. `bytes` are a rank's
-    gradients, 0 if unknown. `overlaps` means that the all-reduce runs during other phases; `time_s` is then only the
-    part that does not overlap, and its bandwidth is unknown."""
+    `time_s` is the time of the rank that begins last, because it does not wait for others. `bytes` is the size of a
+    rank's gradients, 0 if unknown. `overlaps` means that the all-reduce runs during other phases; `time_s` is then only
+    the part that does not overlap, and its bandwidth is unknown."""
 
     time_s: Interval
     bytes: int
@@ -57,7 +57,7 @@ class Imbalance:
     def share(self) -> float:
         """The slowest rank's time over the mean of all ranks, minus 1.
 
-        It says how much longer a step takes than with evenly shared work. POP's load balance is 1 / (1 + share)."""
+        This is how much longer a step takes than with evenly shared work. POP's load balance is 1 / (1 + share)."""
         return sum(map(max, self.steps)) / sum(map(statistics.fmean, self.steps)) - 1
 
     @property
@@ -84,9 +84,9 @@ class Imbalance:
 class Point:
     """A cell on a scaling curve.
 
-    `speedup` is its throughput over that of the curve's base, and `efficiency` the speed-up over the ratio of their
-    ranks; both are None if a throughput is missing. `allreduce` and `imbalance` are None for one rank, and without a
-    profiled pass. `cores` are the numbers of cores to which ranks were bound."""
+    `speedup` is the cell's throughput over that of the curve's base, and `efficiency` is `speedup` / (the cell's ranks
+    / the base's ranks); both are None if a throughput is missing. `allreduce` and `imbalance` are None for one rank,
+    and without a profiled pass. `cores` are the numbers of cores to which ranks were bound."""
 
     summary: CellSummary
     speedup: Interval | None

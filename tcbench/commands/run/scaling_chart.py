@@ -47,8 +47,8 @@ _SUBTITLES = {
 def scaling_chart(curves: Sequence[Curve], *, title: str = "Scaling over ranks") -> Figure:
     """Draw throughput and efficiency against ranks, a row of two panels for each curve's batch size or global batch.
 
-    Throughput has logarithmic axes and a dashed ideal line from each config's base.
-    Raises SelectionError if there is no measured cell of several ranks."""
+    Throughput has logarithmic axes and a dashed ideal line from each config's base. Raises SelectionError if there is
+    no measured cell of several ranks."""
     if not curves:
         raise SelectionError(
             "no cell with several ranks in these results; measure some with `tcbench run scaling --ranks 1,2`"
@@ -56,7 +56,7 @@ def scaling_chart(curves: Sequence[Curve], *, title: str = "Scaling over ranks")
     rows = grouped(((curve.setting, curve.kind, curve.images), curve) for curve in curves if curve.base is not None)
     if not rows:
         raise SelectionError(f"no cell of these results was measured: {'; '.join(_without_number(curves))}")
-    # Weak scaling first, then strong scaling, the longest curves first.
+    # Weak scaling first, then strong scaling, the longest curves first. A row has two of the MAX_PANELS panels.
     length = {key: max(len(curve.points) for curve in line) for key, line in rows.items()}
     ordered = sorted(rows, key=lambda key: -length[key] if key[1] == "strong" else -math.inf)
     keys, more = first_panels(ordered, lambda key: _name(*key[1:]), "--config, or name fewer files", MAX_PANELS // 2)
@@ -138,7 +138,7 @@ def _frame(left: Axes, right: Axes, line: Sequence[Curve], unit: str) -> None:
     """Set scales, limits and ticks of the panels of throughput (left) and efficiency (right), so that all values, the
     ideal throughput and 100% fit."""
     ranks = sorted({point.ranks for curve in line for point in curve.points})
-    ticks = ranks if len(ranks) <= _MOST_TICKS else [n for n in ranks if n & (n - 1) == 0]
+    ticks = ranks if len(ranks) <= _MOST_TICKS else [n for n in ranks if n & (n - 1) == 0]  # powers of 2
     for axes in (left, right):
         axes.set_xscale("log", base=2)
         axes.set_xlim(ranks[0] / 1.25, ranks[-1] * 1.25)
@@ -158,7 +158,7 @@ def _frame(left: Axes, right: Axes, line: Sequence[Curve], unit: str) -> None:
     )
     left.set_ylabel(f"Better ⟶\n{unit}, log scale", color=INK)
     shares = [1.0, *(point.efficiency.value for curve in line for point in curve.points if point.efficiency)]
-    foot = max(0.0, math.floor(5 * (min(shares) - 0.1)) / 5)
+    foot = max(0.0, math.floor(5 * (min(shares) - 0.1)) / 5)  # a multiple of 20%, with some distance
     right.set_ylim(foot, max(shares) + 0.12 * (max(shares) - foot))
     percents = [float(tick) for tick in MaxNLocator(6, steps=[1, 2, 2.5, 5, 10]).tick_values(foot, max(shares))]
     set_ticks(right.yaxis, [tick for tick in percents if foot <= tick <= max(shares) + 1e-9], "{:.0%}".format)
@@ -195,7 +195,7 @@ def _draw(
         ends = [(max(interval.low, low), min(interval.high, high)) for _, interval in places]
         axes.vlines(xs, [a for a, _ in ends], [b for _, b in ends], color=style["color"], linewidth=1.0, zorder=2.2)
         axes.plot(xs, [interval.value for _, interval in places], **style, zorder=3, clip_on=False)
-        marks = axes.scatter(
+        marks = axes.scatter(  # invisible; they carry the tooltips
             xs, [interval.value for _, interval in places], s=(2 * _MARKER_SIZE) ** 2, alpha=0, zorder=3.5
         )
         tooltip(marks, *(f"{p.summary.cell.label}\n{write(i.value)} ({limits(i, write)})" for p, i in places))

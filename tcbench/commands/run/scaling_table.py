@@ -101,7 +101,7 @@ def efficiency_limits(interval: Interval | None) -> str:
 
 
 def _efficiency_ends(efficiency: Interval) -> str:
-    """Format the ends of an efficiency in percent: "(91 to 93)"; empty for the base, whose efficiency is exactly 1."""
+    """Format an efficiency's ends: "(91 to 93)" in percent, "(any)" from 1000% up; empty for the base (exactly 1)."""
     if efficiency.low == efficiency.high:
         return ""
     return f"({100 * efficiency.low:.0f} to {100 * efficiency.high:.0f})" if efficiency.high < 10 else "(any)"

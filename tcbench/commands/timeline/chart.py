@@ -167,7 +167,7 @@ class _Lane:
 
 @dataclass(frozen=True)
 class _Panel:
-    """A cell's timeline, drawn from `begin_s` to `end_s` after `zero_s`."""
+    """A cell's timeline, drawn from `begin_s` to `end_s` after `zero_s`, the time that is 0 on the axis."""
 
     timeline: Timeline
     bottleneck: Bottleneck
@@ -244,7 +244,7 @@ class _Panel:
 
 
 def _page(panels: Sequence[_Panel], zoom: tuple[float, float] | None, more: Sequence[str]) -> Figure:
-    """Compose the page with its notes, legend and panels."""
+    """Compose the page with its notes, legend and panels. `more` are notes on timelines that have no panel."""
     names = list(dict.fromkeys(panel.timeline.device_name for panel in panels))
     sources = list(dict.fromkeys(_SOURCES[panel.timeline.source] for panel in panels))
     part = f"from {zoom[0]:g} to {zoom[1]:g} ms of the steps shown · " if zoom else ""
@@ -420,13 +420,13 @@ def _draw_density(axes: Axes, panel: _Panel, row: _Lane, y: float) -> None:
 
 
 def _share_per_bin(covered: intervals.Intervals, edges_s: Any) -> Any:
-    """Return the covered share of each bin."""
+    """Return the covered share of each bin, from the borders of the bins."""
     if not covered:
         return np.zeros(len(edges_s) - 1)
     points = np.array(covered).ravel()
     lengths = np.zeros(len(points))
     lengths[1::2] = np.diff(points)[::2]
-    cumulative = np.interp(edges_s, points, np.cumsum(lengths))
+    cumulative = np.interp(edges_s, points, np.cumsum(lengths))  # the covered time up to each border
     return np.clip(np.diff(cumulative) / np.diff(edges_s), 0, 1)
 
 

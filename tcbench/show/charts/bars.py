@@ -100,7 +100,7 @@ def _width_in_bars(groups: Sequence[BarGroup]) -> float:
 
 
 def _draw_panel(axes: Axes, groups: Sequence[BarGroup], width: float, height: float) -> None:
-    """Draw bars on axes of this size in inches. Where a cell has no throughput, write the reason upright."""
+    """Draw bars on axes of this size in inches. Where a cell has no throughput, write the reason vertically."""
     reach = max(_width_in_bars(groups), _MIN_REACH)
     places, ticks, x = [], [], (reach - _width_in_bars(groups) + _BAR_GAP) / 2
     for _, bars in groups:
@@ -139,8 +139,8 @@ def _ceiling(intervals: Sequence[Interval]) -> float:
 def _draw_measured(
     axes: Axes, bars: Sequence[tuple[float, Bar, Interval]], ceiling: float, pitch: float, point: float
 ) -> None:
-    """Draw bars with whiskers and, where they fit, values. `pitch` is the distance of bars in inches, `point` the
-    height of a point in images/s."""
+    """Draw bars with whiskers and, where they fit, values. `pitch` is the distance of bars in inches, and `point` the
+    images/s that one typographic point of height stands for."""
     if not bars:
         return
     fills = [bar.fill or fill(bar.config) for _, bar, _ in bars]

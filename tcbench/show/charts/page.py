@@ -47,7 +47,7 @@ _LINE_SPACING = 1.25
 
 
 class ChartPage:
-    """A figure that is composed and then settled; positions in inches or pixels are final from then on."""
+    """A figure to which panels and legends are added before `settle` lays it out. Only then are positions final."""
 
     def __init__(self, title: str, subtitle: str, small_print: Iterable[str], width: float = WIDTH) -> None:
         self.figure = Figure(figsize=(width, 5))
@@ -77,7 +77,7 @@ class ChartPage:
         under = "\n" * (below.count("\n") + 1) if below else ""
         self._headings.append(axes.set_title(name + under, loc="center", ha="left", weight="bold"))
         if right:
-            # Level with the first line of the name.
+            # The added line breaks raise it to the first line of the name.
             axes.set_title(right + "\n" * name.count("\n") + under, loc="right", weight="bold")
         if below:
             self._headings.append(axes.set_title(below, loc="left", fontsize="medium", color=QUIET))
@@ -125,7 +125,7 @@ class ChartPage:
         above = sum(_height(artist) + _GAP for artist in self._above) + MARGIN + _GAP
         below = sum(_height(artist) for artist in self._below) + MARGIN
         width, height = self.figure.get_figwidth(), above + below + sum(self._heights) + 8 * len(self._heights)
-        for _ in range(2):  # the first pass finds the height of the labels between panels
+        for _ in range(2):  # the first pass has room to spare, and measures the labels between panels
             self.figure.set_size_inches(width, height)
             left, foot = (MARGIN - _BETWEEN / 2) / width, below / height
             room = (left, foot, 1 - 2 * left, 1 - foot - above / height)

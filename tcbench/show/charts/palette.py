@@ -135,7 +135,7 @@ def fill(config: str) -> Fill:
 
     Configs of the scenarios' ladders have plain colours, lightly hatched without `dali`. Any other config has a colour
     of its dtype and the hatch of its last rung. If that rung is added to a config of a ladder, the shade is darker the
-    more rungs there are. If it is not, the shade and a second hatch are a hash of the rungs before the last one."""
+    more rungs there are. If not, a hash of the rungs before the last one selects the shade and a second hatch."""
     ramp = (PEER_RAMPS if "/" in config else RAMPS)[family(config)]
     parts = _parts(config)
     stage = _stage(parts)

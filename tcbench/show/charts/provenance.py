@@ -34,14 +34,14 @@ _INPUTS = {
 }
 
 _FILES = "files"
-"""The fact that distinguishes settings with uncommitted changes to the same commit: their runs."""
+"""The name of the fact that lists runs, shown if code differs only by uncommitted changes to one commit."""
 
 _ALWAYS = ("device_name", "model", "image_size", "input")
 
 
 @dataclass(frozen=True)
 class Provenance:
-    """The facts common to all settings of a chart, and each setting's name by the facts that differ."""
+    """The facts common to all settings of a chart, and a name for each setting, made of the facts that differ."""
 
     common: tuple[str, ...]
     names: dict[Setting, str]

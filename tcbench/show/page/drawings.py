@@ -25,8 +25,8 @@ _WIDEST_INCHES = 10.5
 def figure(
     make: Callable[[], Drawing], title: str, prefix: str, table: Table[Any], notes: Sequence[str] = ()
 ) -> Figure:
-    """Return a chart with its table as a block. If `make` raises SelectionError, its message replaces the chart.
-    `prefix` makes the ids of the chart's markup unique on the page."""
+    """Return a block with the chart that `make` draws, and its table. If `make` raises SelectionError, the message
+    replaces the chart. `prefix` makes the ids of the chart's markup unique on the page."""
 
     def draw() -> Drawn:
         """Return the figure as inline SVG, or a paragraph with the reason if there is nothing to draw."""
@@ -45,7 +45,7 @@ def figure(
 def setting_block(
     part: SettingCells, make: Callable[[], Drawing], title: str, section: str, table: Table[Any], notes: Sequence[str]
 ) -> Figure | Data:
-    """Return the chart and table of a setting as a block; after the first MOST_DRAWN settings, the table alone."""
+    """Return a block with a setting's chart, drawn by `make`, and table; after MOST_DRAWN settings the table only."""
     if part.place < MOST_DRAWN:
         return figure(make, title, f"{section}-{part.place}", table, notes)
     return Data(table, notes=(f"Charts show the first {MOST_DRAWN} settings; tables have all.", *notes))

@@ -46,7 +46,7 @@ class SettingCells:
 
     @functools.cached_property
     def by_batch_size(self) -> dict[int, tuple[CellSummary, ...]]:
-        """The cells by batch size, ascending; each in the order of the results."""
+        """The cells by batch size, ascending. Cells of one batch size are in the order of the results."""
         groups = grouped((summary.cell.batch_size, summary) for summary in self.summaries)
         return {batch_size: tuple(groups[batch_size]) for batch_size in sorted(groups)}
 
