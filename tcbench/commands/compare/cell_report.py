@@ -379,7 +379,6 @@ def _limits(interval: Interval, words: Callable[[float], str] = change) -> str:
 
 
 def _kind(note: str) -> str:
-    """Return the kind of doubt (one of `_DOUBTS`) that a note on a trial expresses; "doubtful" if it is none of
-    them."""
+    """Return the word of `_DOUBTS` that a note on a trial begins with after its number, or else "doubtful"."""
     rest = note.split(" ", 2)[-1]  # without "trial N"
     return next((kind for kind in _DOUBTS if rest.startswith(kind)), "doubtful")

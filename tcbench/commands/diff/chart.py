@@ -32,8 +32,7 @@ _LONGEST_LABEL = 3.2  # inches
 
 
 def diff_chart(diffs: Sequence[Diff], labels: Labels = UNNAMED, *, title: str = "Why the step changed") -> Figure:
-    """Draw a panel per pair of cells and level, each with its own scale. Raises SelectionError if there is nothing to
-    draw."""
+    """Draw a panel per pair of cells and level, each with its own scale. Raises SelectionError if there are none."""
     levels = [(diff, level) for diff in diffs for level in diff.levels]
     if not levels:
         raise SelectionError("no phases on either side; nothing to draw")

@@ -200,15 +200,13 @@ def to_csv(records: Sequence[Record], per: str) -> str:
 
 @functools.lru_cache(4096)
 def _without_formula(value: str) -> str:
-    """Return a text that no spreadsheet takes for a formula: one that would be a formula gets an apostrophe in
-    front."""
+    """Return the text, with an apostrophe in front if a spreadsheet would take it for a formula."""
     text = value.replace("\r\n", "\n").replace("\r", "\n")  # few readers treat a lone "\r" as the end of a line
     return f"'{text}" if text.startswith(_FORMULA) else text
 
 
 def to_parquet(records: Sequence[Record], per: str) -> bytes:
-    """Return the records as a Parquet file with one row per trial, cell or step (`per`). Raises SelectionError if
-    pyarrow is missing."""
+    """Return a Parquet file with one row per trial, cell or step (`per`). Raises SelectionError without pyarrow."""
     try:
         importlib.import_module("pyarrow")
     except ImportError:

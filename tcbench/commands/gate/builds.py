@@ -236,8 +236,7 @@ def _probed(build: Build, option: str) -> Build:
 
 @contextlib.contextmanager
 def _scratch_folder() -> Iterator[Path]:
-    """Yield a folder for this gate's worktrees and caches, and remove it at the end. Folders left by killed gates are
-    removed first."""
+    """Yield a folder for this gate's worktrees and caches. Removes it at the end, and those of killed gates first."""
     parent = cache_folder()
     with contextlib.ExitStack() as stack:
         try:

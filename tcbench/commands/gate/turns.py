@@ -154,8 +154,7 @@ def can_take_turns(planned: PlannedCell, builds: Sequence[Build]) -> bool:
 
 
 def with_gate_timing(plan: Plan, longer: bool) -> Plan:
-    """Return the plan with a gate's timed passes: short turns on the host, and the scenario's `gate_max_time_s` if
-    `longer`."""
+    """Return the plan with short turns on the host and, if `longer`, the scenario's `gate_max_time_s` as time limit."""
     max_time_s, cells = plan.scenario.measure.gate_max_time_s if longer else None, []
     for planned in plan.cells:
         measure = planned.cell.measure

@@ -148,8 +148,7 @@ def _points_at(cell: CellHistory, revisions: Sequence[Revision]) -> tuple[Histor
 
 
 def _rate_limits(points: Sequence[HistoryPoint]) -> tuple[float, float]:
-    """Return the lowest and highest images/s that a strip shows. Very long whiskers are cut. (1, 1) if no point has a
-    throughput."""
+    """Return the lowest and highest images/s that a strip shows, without the ends of long whiskers; (1, 1) if none."""
     rates = [point.images_per_s for point in points if point.images_per_s is not None]
     if not rates:
         return 1.0, 1.0

@@ -65,8 +65,8 @@ def like_base(document: Document) -> Word:
 
 @dataclass(frozen=True)
 class TechniqueVerdict:
-    """A technique's verdict and reason. Both tests are None if a run diverged or failed, or no run of the base is
-    ok."""
+    """A technique's verdict and reason. Both tests are None if a run diverged or failed, or if the base never
+    finished."""
 
     technique: str
     word: Word
@@ -141,8 +141,7 @@ def _training_finding(document: Document, answers: Mapping[str, Word], technique
 
 
 def _loss_scale_finding(document: Document) -> Evidence | None:
-    """Return the evidence on whether a loss scale is needed to keep gradients, and enough; None if none were
-    counted."""
+    """Return the evidence on whether gradients need the loss scale and are kept by it; None if none were counted."""
     k = round(math.log2(document.static_scale))
     unscaled, scaled = model_shares(document.gradients, 0), model_shares(document.gradients, k)
     kinds = [kind for kind in KINDS if model_magnitudes(document.gradients, kind).non_zero]

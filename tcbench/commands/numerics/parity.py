@@ -22,7 +22,7 @@ PARITY_OFF = 1
 def check_configs(
     program: ProgramOptions, scenario: Scenario, config_names: tuple[str, ...], steps: int, threads: int | None
 ) -> None:
-    """Run the configs and show their distances; exit with PARITY_OFF if one is too far. Raises SelectionError and
+    """Run the configs and show their distances. Exit with PARITY_OFF if any is off. Raises SelectionError,
     TrainingError."""
     configs = select(scenario.on(program.device.kind), config_names)
     job, skipped = plan.parity_job(scenario, program.device, configs, steps, threads or machine.usable_cpus())

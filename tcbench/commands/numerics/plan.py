@@ -272,8 +272,7 @@ def _parity_cell(
 
 
 def _cell(rungs: tuple[str, ...], **fields: Any) -> Cell:
-    """Return a cell of the default backend; settings that are not in `fields` are those of a cell that is not
-    measured."""
+    """Return a cell of the default backend with these settings, and defaults for those that only measuring needs."""
     # Tolerances are declared at the learning rate of TrainSettings(), 0.01.
     unmeasured: dict[str, Any] = {"train": TrainSettings(), "cudnn": CudnnSettings(), "measure": MeasureSettings()}
     return Cell(backend=DEFAULT_BACKEND, config="+".join(rungs), rungs=rungs, **{**unmeasured, **fields})

@@ -31,8 +31,8 @@ class NumericsRunner:
     command: Callable[[int], list[str]] = lambda pipe: python_module(sys.executable, _WORKER, str(pipe))
 
     def run(self, jobs: Sequence[AnyJob]) -> Iterator[tuple[AnyJob, Result]]:
-        """Yield each job's result when it ends. Any exception, including KeyboardInterrupt, ends all workers and is
-        passed on."""
+        """Yield each job's result when it ends. Exceptions, also KeyboardInterrupt, end all workers and are passed
+        on."""
         waiting = list(jobs)
         running: dict[Worker[NumericsMessage], AnyJob] = {}
         try:

@@ -48,8 +48,8 @@ class MethodRun(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StepsDocument(msgspec.Struct, frozen=True, kw_only=True):
-    """The document that `tcbench numerics --second-order` stores. `tuning` has the runs of the seed that is not
-    counted."""
+    """The document that `tcbench numerics --second-order` stores. `tuning` has the runs that chose the learning
+    rates."""
 
     schema: str = SCHEMA
     schema_version: int = SCHEMA_VERSION

@@ -113,13 +113,12 @@ def why_lines(document: Document) -> list[str]:
 
 
 def gradients_table(document: Document) -> Table[int]:
-    """Return a table with a row per loss scale (log2): the shares of gradients that become zero, subnormal or infinite
-    in float16."""
+    """Return a table of the shares of gradients that become zero, subnormal or infinite at each loss scale (its
+    log2)."""
     used = round(math.log2(document.static_scale))
 
     def share(kind: GradientKind, fate: str) -> Column[int]:
-        """Return a column with the share of gradients of a kind that meet a fate (zero, subnormal or infinite) at each
-        loss scale."""
+        """Return a column with the share of gradients of a kind that become zero, subnormal or infinite."""
         heading = f"{kind}: {fate}" if fate == "zero" else fate
         return Column(
             heading, lambda k: getattr(judgement.model_shares(document.gradients, k)[kind], fate), Kind(_share)

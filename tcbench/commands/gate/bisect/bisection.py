@@ -188,8 +188,7 @@ class CommitSearch:
         return (1 + ratio) / ((1 + n * ratio) * (1 + (n + 1) * ratio))
 
     def _to_confirm(self) -> int | None:
-        """Return the likeliest slow commit, or the measurable one before it, whichever has too few rounds; None if
-        neither has."""
+        """Return the likeliest slow commit or the measurable one before it, if it has too few rounds; else None."""
         place = self.groups.index(self.likeliest)
         pair = [self.groups[place][-1], *([self.groups[place - 1][-1]] if place else [])]
         return next((commit for commit in pair if self.count(commit) < LEAST_ROUNDS), None)

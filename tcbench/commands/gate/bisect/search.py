@@ -190,7 +190,9 @@ def unfinished(folder: Path, like: Bisection) -> Path | None:
 
 
 class CommitRunner:
-    """Builds commits and runs their trials. Each commit's trials are stored in its own file beside the record."""
+    """Builds commits and runs their trials, which are stored in a file per commit beside the record at `path`.
+
+    `ready` has the builds that exist already, by commit id."""
 
     def __init__(
         self,
