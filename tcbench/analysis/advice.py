@@ -34,7 +34,7 @@ Effect = (
 
 @dataclass(frozen=True)
 class Remedy:
-    """A change of a config that saves time: add `rungs` or, if `replaces` is set, put them in place of a rung in it,
+    """A change of a config that saves time: add `rungs`, or put them in place of a rung in `replaces` (if not empty),
     which the config must have. Without `rungs`, the remedy is to remove the rung in `replaces`.
 
     `effect` is the part of a step that becomes shorter. `evidence` says what else to check before the gain counts, with
@@ -127,7 +127,7 @@ class Gain:
 
     @property
     def may_help(self) -> bool:
-        """Whether the config was measured and was faster, but not significantly. False for rungs that are slower on
+        """Whether the config was measured as faster, but not significantly. False for rungs that are slower on
         purpose."""
         ratio = self.ratio
         return ratio is not None and ratio.low <= 1 < ratio.value and not SLOWER_ON_PURPOSE & set(self.added)

@@ -128,7 +128,7 @@ class Gap:
 
 @dataclass(frozen=True)
 class KernelCost:
-    """The cost of all launches of one kernel: launches per step, seconds per step, and the share of the time of all
+    """The cost of all launches of one kernel: launches and seconds per step, and the share of the time of all
     kernels."""
 
     name: str

@@ -414,7 +414,7 @@ def _run_outcome(claim: Claim, batch_size: int, setting: _SettingCells) -> Batch
 
 
 def _bound_outcome(claim: Claim, batch_size: int, setting: _SettingCells) -> BatchSizeOutcome:
-    """Return the outcome of a claim about a config's bottleneck at one batch size. It is `undecided` unless all trials
+    """Return the outcome of a claim about a config's bottleneck at one batch size: `undecided` unless all trials
     agree."""
     cell = setting.cells.get((claim.left.config, batch_size))
     if cell is None or not cell.trials or not all(r.measurement and r.measurement.profiled_steps for r in cell.trials):

@@ -468,7 +468,7 @@ def _pairs(bases: Sequence[Trials], currents: Sequence[Trials]) -> list[_Pair]:
 
     Cells are paired if they have the same name (config, batch size and ranks). Cells without any difference are paired
     first, then those with the fewest differences."""
-    exact = grouped((currents[j].identity, j) for j in reversed(range(len(currents))))
+    exact = grouped((currents[j].identity, j) for j in reversed(range(len(currents))))  # pop() takes the first
     partner = {i: twins.pop() for i, trials in enumerate(bases) if (twins := exact.get(trials.identity))}
     paired = set(partner.values())
     unpaired = grouped((trials.cell.name, j) for j, trials in enumerate(currents) if j not in paired)

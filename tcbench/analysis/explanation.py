@@ -49,8 +49,8 @@ class Explanation:
 
     @property
     def undecided(self) -> Gain | None:
-        """The fastest of the smallest additions that were tried and may be faster. None if a rung is advised, or with
-        one trial per config."""
+        """The fastest of the smallest additions that were measured as faster, but not significantly. None if a rung is
+        advised, or with one trial per config."""
         if self.advice is not None or self.summary.unit == "steps":
             return None
         return best_measured(gain for gain in self.gains if gain.may_help)

@@ -117,9 +117,9 @@ class PhaseTrials:
 
     @functools.cached_property
     def deviations(self) -> Callable[..., list[float]]:
-        """A cached function of phase names that returns the relative deviations of their total time from its mean over
-        trials. With paired rounds it returns one value per round, the deviation of current minus that of base. Without,
-        it returns the deviations of the base's trials, then those of the current ones."""
+        """A cached function of phase names that returns how far the phases' total time is from its mean over trials, as
+        a fraction of the mean. If trials are paired by round, it returns the deviation of current minus that of base
+        for each round, else the deviations of the base's trials and then those of the current ones."""
 
         def total_deviations(*names: str) -> list[float]:
             """Return the relative deviations of the total time of the phases `names`."""
@@ -135,7 +135,7 @@ class PhaseTrials:
 
     @functools.cached_property
     def variance(self) -> Callable[..., float]:
-        """A cached function of phase names that returns the variance of their `deviations`."""
+        """A cached function of phase names that returns the variance of the phases' `deviations`."""
         return functools.cache(
             lambda *names: _dot_product(self.deviations(*names), self.deviations(*names)) / self.degrees
         )

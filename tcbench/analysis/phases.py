@@ -14,7 +14,7 @@ counted here."""
 
 @dataclass(frozen=True)
 class PhaseCost:
-    """A phase's time per step: `host_s` on the host without waiting for the GPU, and `device_s` on the GPU (None if
+    """A phase's time per step: `host_s` on the host without waits for the GPU, `device_s` on the GPU (None if
     unknown)."""
 
     name: str
@@ -23,8 +23,7 @@ class PhaseCost:
 
 
 def step_s(measured: Sequence[Measurement]) -> float:
-    """Return the time per step: the geometric mean over trials, as in every table. Raises ValueError if no step
-    counts."""
+    """Return the time per step: the geometric mean over trials, as in every table. Raises ValueError without steps."""
     return statistics.geometric_mean(statistics.fmean(m.counted_times_s) for m in measured if m.counted_times_s)
 
 

@@ -40,7 +40,8 @@ class Scatter:
     pool: tuple[str, ...]
 
     def group(self, trials: Trials) -> SampleStats:
-        """Return a cell's mean log rate. Its variance, without round effects, is shrunk towards the run's scatter."""
+        """Return the statistics of a cell's log rates. The variance, without round effects, is shrunk towards the run's
+        scatter."""
         logs = [log for _, log in trials]
         n, mean = len(logs), math.fsum(logs) / len(logs)
         adjusted_logs = [log - self.round_effects.get(round_id, 0.0) for round_id, log in trials]

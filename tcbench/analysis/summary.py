@@ -32,8 +32,8 @@ class Setting(NamedTuple):
 
 
 class Outlier(NamedTuple):
-    """A trial with an outlying rate. `trial` counts from 1, and `ratio` is its rate relative to the median rate of the
-    cell's trials."""
+    """A trial with an outlying rate. `trial` counts from 1, and `ratio` is its rate relative to the cell's median
+    rate."""
 
     trial: int
     ratio: float
@@ -209,8 +209,8 @@ def judged(summaries: Sequence[CellSummary]) -> frozenset[CellKey]:
 
 
 def unsure(numerator: CellSummary, denominator: CellSummary) -> bool:
-    """Return whether two cells may be equally fast: the 95% interval of their ratio includes 1, or one of them has only
-    the steps of a single trial, which do not show how trials vary. False if either was not measured."""
+    """Return whether it is open which of two cells is faster: the 95% interval of their ratio includes 1, or one has
+    only the steps of a single trial, which do not show how trials vary. False if either was not measured."""
     interval = ratio(numerator, denominator)
     return interval is not None and (interval.holds(1.0) or "steps" in (numerator.unit, denominator.unit))
 
@@ -222,8 +222,7 @@ def best(summaries: Iterable[CellSummary]) -> CellSummary | None:
 
 
 def environments(records: Sequence[Record]) -> dict[str, Environment]:
-    """Return the environment of each run by run id, from the run's first record that has one. Runs without one are left
-    out."""
+    """Return each run's environment by run id, from its first record that has one. Runs without one are left out."""
     return {record.run_id: record.environment for record in reversed(records) if record.environment is not None}
 
 

@@ -109,8 +109,8 @@ def throughput(images_per_step: int, trials_s: Sequence[Sequence[float]]) -> Sam
 
 @dataclass(frozen=True)
 class LogRatio:
-    """The logarithm of a ratio or another positive quantity, with its standard error and the degrees of freedom of that
-    error."""
+    """The logarithm of a ratio or another positive quantity, with its standard error and that error's degrees of
+    freedom."""
 
     log: float
     error: float

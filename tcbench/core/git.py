@@ -119,6 +119,7 @@ class Repository:
             if self._changed(copy, head, *paths):
                 return True
             links = _links(copy.ask("ls-files", "--stage", "-z", "--", *paths))
+        # A removed submodule, of which only the git folder is left (`top` is `folder`), has no files to compare.
         inside = ((self._submodule(path), commit) for path, commit in links.items())
         return any(inner.top != inner.folder and inner._differs(commit) for inner, commit in inside if inner)
 

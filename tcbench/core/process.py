@@ -244,8 +244,8 @@ class Ended:
 
 @dataclass(frozen=True)
 class Fault:
-    """The end of a worker that sent no result. `reason` is one line. `killed` names what was killed by SIGKILL, if
-    anything was."""
+    """The end of a worker that sent no result. `reason` is one line. `killed` names what SIGKILL killed, if
+    anything."""
 
     status: Literal["timeout", "crashed"]
     reason: str

@@ -118,8 +118,7 @@ class _MatplotlibFinder:
 
 @contextlib.contextmanager
 def _inside(folder: Path) -> Iterator[None]:
-    """Change to a folder while the context lasts, if it contains a `matplotlibrc` (in some distributions it does
-    not)."""
+    """Change to a folder while the context lasts, if it contains a `matplotlibrc` (not every distribution has one)."""
     if not (folder / "matplotlibrc").exists():
         yield
         return

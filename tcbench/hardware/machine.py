@@ -219,8 +219,8 @@ def loaded_files() -> list[str]:
 
 
 def is_machine_of(environment: Environment | None) -> bool:
-    """Return whether the recorded facts about a machine fit this one. Its name is not enough, since machines can share
-    one."""
+    """Return whether the recorded facts about a machine fit this one. Machines can share a name, so that is not
+    enough."""
     if environment is None or environment.processor not in ("", processor()):
         return False
     return (environment.kernel, environment.memory_bytes) == (platform.release(), memory_bytes())

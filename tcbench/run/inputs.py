@@ -138,7 +138,8 @@ Accepted = Literal["records", "timelines", "profiles", "documents"]
 class Results:
     """The results that a command reads, with the files of each kind.
 
-    `paths` are the files of records and `notes` are about them; `traces` are the files of `timelines`."""
+    `paths` are the files of records (or of timelines, if only these are read) and `notes` are about them; `traces` are
+    the files of `timelines`."""
 
     records: tuple[Record, ...]
     notes: tuple[str, ...] = ()
@@ -165,8 +166,8 @@ def read_files(paths: Sequence[Path], tell: Callable[[str], None]) -> Results:
 def read_results(names: Iterable[str] | None, out: Path, accepts: Accepted, tell: Callable[[str], None]) -> Results:
     """Read the files, folders and ids of runs under `out` that a command line names.
 
-    If it names no records, read the newest run, and tell which run that is and whether it is simulated.
-    Raises TcbenchError."""
+    If it names no records, read the newest run, and tell which run that is and whether it is simulated; if timelines
+    are named and `accepts` allows them alone, read only these. Raises TcbenchError."""
     from tcbench.core import store
 
     paths, traces, numerics = [store.resolve(name, out) for name in names or ()], list[Path](), list[Path]()

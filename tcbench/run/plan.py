@@ -321,8 +321,7 @@ def refuse(device: Device, backends: Iterable[str]) -> None:
 
 
 def emulation(requires: Requires, device: Device) -> str | None:
-    """Return why a rung with these requirements is emulated on the device, too slowly to run by default, or None if it
-    is not."""
+    """Return why a rung with these requirements is emulated on the device, too slowly to run by default, or None."""
     needed = requires.instructions
     if needed is None or needed.optional or not requires.is_emulated(device.instructions):
         return None

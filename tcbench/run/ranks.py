@@ -141,8 +141,7 @@ class RankWorkers(Worker[Message]):
         self._poll.register(connection, select.EPOLLIN)
 
     def _messages(self, connection: _Connection) -> Iterator[Message | Fault]:
-        """Handle what a connection has sent, and yield the messages to pass on: those of rank 0, and the end of the
-        trial."""
+        """Handle what a connection has sent, and yield the messages to pass on: rank 0's, and the end of the trial."""
         try:
             received = connection.receive()
         except ConnectionError:
@@ -189,7 +188,7 @@ class RankWorkers(Worker[Message]):
         return None
 
     def _lost(self, connection: _Connection) -> Iterator[Fault]:
-        """Handle the end of a connection. If a rank closed it before it sent its result, end all ranks and yield a
+        """Handle the end of a connection. If a rank closed it before sending its result, end all ranks and yield a
         fault."""
         self._poll.unregister(connection)
         joined = connection.joined

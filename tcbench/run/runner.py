@@ -66,8 +66,7 @@ class Runner:
     cooling_s: float | None = None
 
     def repeats(self, record: Record) -> bool:
-        """Return whether a trial with this record is repeated, because its GPU was slowed down and `cooling_s` is
-        set."""
+        """Return whether a trial with this record is repeated: its GPU was slowed down and `cooling_s` is set."""
         slowed = record.status == "ok" and record.gpu is not None and bool(record.gpu.slowdowns)
         return self.cooling_s is not None and slowed
 
@@ -249,7 +248,8 @@ class _TimedPass:
         self.load: HostLoad | None = None
 
     def hear(self, message: Message, pid: int) -> None:
-        """Update the times and the load from a message of the worker. `pid` is the worker's process id."""
+        """Update the times and the load from a message of the worker, whose process id is `pid`. The first message
+        about profiled steps ends the timed pass."""
         if isinstance(message, TimedPassLoad):
             self._before, self.load = None, message.load
         if not isinstance(message, Stepped):
@@ -264,7 +264,6 @@ class _TimedPass:
 
 
 def _oom_kills() -> int:
-    """Return the number of processes that the kernel has killed for lack of memory since it started, or 0 if
-    unknown."""
+    """Return the number of processes that the kernel has killed for lack of memory since it started; 0 if unknown."""
     match = re.search(r"(?m)^oom_kill (\d+)$", kernel.text(Path("/proc/vmstat")))
     return int(match[1]) if match else 0

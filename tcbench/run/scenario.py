@@ -94,8 +94,7 @@ class Scenario:
 
 
 def shipped() -> dict[str, Path]:
-    """Return the name and path of each scenario that comes with tcbench, in the installed package or else in the
-    checkout."""
+    """Return the name and path of each scenario that comes with tcbench, in the package or else in the checkout."""
     package = Path(tcbench.__file__).parent
     folder = package if (package / "scenarios").is_dir() else package.parent
     return {path.stem: path for path in sorted(folder.glob(f"scenarios/*{SUFFIX}"))}

@@ -78,8 +78,7 @@ class _Trace(msgspec.Struct, frozen=True):
 
 
 def write(timelines: Sequence[Timeline], path: Path, record: Record | None = None) -> None:
-    """Write timelines as `.json` or `.json.gz`. `record` is the trial in which they were recorded. Raises
-    StoreError."""
+    """Write timelines as `.json` or `.json.gz`. `record` is the trial that recorded them. Raises StoreError."""
     events = [event for pid, timeline in enumerate(timelines, start=1) for event in _events(pid, timeline)]
     heads = tuple(_TimelineHead(*(getattr(t, name) for name in _TimelineHead.__struct_fields__)) for t in timelines)
     content = msgspec.json.encode(_Trace(tuple(events), _OtherData(_TraceHead(SCHEMA, __version__, heads, record))))
