@@ -272,7 +272,7 @@ def _parity_cell(
 
 
 def _cell(rungs: tuple[str, ...], **fields: Any) -> Cell:
-    """Return a cell of the default backend with these settings, and defaults for those that only measuring needs."""
+    """Return a cell of the default backend with these settings, and the defaults of `train`, `cudnn` and `measure`."""
     # Tolerances are declared at the learning rate of TrainSettings(), 0.01.
     unmeasured: dict[str, Any] = {"train": TrainSettings(), "cudnn": CudnnSettings(), "measure": MeasureSettings()}
     return Cell(backend=DEFAULT_BACKEND, config="+".join(rungs), rungs=rungs, **{**unmeasured, **fields})

@@ -118,7 +118,7 @@ def gradients_table(document: Document) -> Table[int]:
     used = round(math.log2(document.static_scale))
 
     def share(kind: GradientKind, fate: str) -> Column[int]:
-        """Return a column with the share of gradients of a kind that become zero, subnormal or infinite."""
+        """Return a column with the share of gradients of a kind that become zero, subnormal or infinite (`fate`)."""
         heading = f"{kind}: {fate}" if fate == "zero" else fate
         return Column(
             heading, lambda k: getattr(judgement.model_shares(document.gradients, k)[kind], fate), Kind(_share)
