@@ -140,8 +140,7 @@ class Ceilings(msgspec.Struct, frozen=True, omit_defaults=True):
         return max(rate, self.reached[name].rate) if name in self.reached else rate
 
     def precision(self, work: Work) -> Precision:
-        """Return the arithmetic of an operation on this device. Everything but convolutions computes in float32,
-        whatever it stores."""
+        """Return an operation's arithmetic on this device: fp32 for all but convolutions, whatever dtype they store."""
         conv = getattr(work, "conv", None)
         if conv is None:
             return "fp32"

@@ -186,7 +186,7 @@ class DeviceKind:
         return devices[int(number or 0)]
 
     def of_rank(self, device: str, local_rank: int) -> str:
-        """Return the device of rank `local_rank` on a host whose first rank has `device`. Ranks share a host's CPU."""
+        """Return the device of rank `local_rank` on a host whose first rank has `device`. By default ranks share it."""
         return device
 
     def rank_problem(self, device: str, local_ranks: int) -> str | None:

@@ -24,6 +24,7 @@ class Replay:
         self._replay: Callable[[], None] | None = None
 
     def __call__(self) -> None:
+        """Run the functions; once graph memory is stable, capture them instead; from then on, launch the graph."""
         if self._replay is not None:
             self._replay()
             return

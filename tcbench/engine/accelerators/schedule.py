@@ -41,6 +41,7 @@ class Schedule:
         self._reading_inputs: list[tuple[int, Work]] = []
 
     def __call__(self, *inputs: Array, layers: Layers | None = None) -> None:
+        """Repeat all launches, in order. Those that read a recorded input are prepared again for the new input."""
         for number, work in self._reading_inputs:
             arguments = self._arguments[number]
             arrays = (inputs[argument] if isinstance(argument, int) else argument for argument in arguments)

@@ -187,8 +187,7 @@ class CudaAccelerator(Accelerator):
         return lambda *addresses: run(addresses, self._workspace_address)
 
     def _reserve(self, n_bytes: int) -> None:
-        """Grow the workspace to at least `n_bytes`. All operations share it, since one stream runs one operation at a
-        time."""
+        """Grow the workspace to at least `n_bytes`. Operations share it, since the stream runs them one at a time."""
         if self._workspace is not None and self._workspace.nbytes >= n_bytes:
             return
         if self._workspace is not None and self._graph_pool.total_bytes():

@@ -517,7 +517,7 @@ Place = ArrayPlace | ScratchPlace
 class PreparedPrimitive:
     """A call of a oneDNN primitive with a memory object for each argument.
 
-    `call` is what a team runs. Before that, `bind_scratch` and the addresses of `array_arguments` must be set: each is
+    A team runs `call`. Before that, `bind_scratch` must be called and addresses be set for `array_arguments`: tuples of
     a memory object, the position of its array, and the offset in that array in bytes."""
 
     def __init__(

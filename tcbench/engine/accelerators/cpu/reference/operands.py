@@ -119,7 +119,7 @@ def computes(*kinds: type[Work], cut: str = "") -> Callable[[Operation], Operati
         """Register an operation for these kinds of work, cut into parts for the threads if `cut` is given."""
 
         def in_parts(work: Work, a: Operands) -> None:
-            """Run the operation on parts of its operands, one per thread."""
+            """Run the operation on each part of its operands, on several threads if there are several parts."""
             parts = a.cut(cut)
             if len(parts) == 1:
                 operation(work, a)

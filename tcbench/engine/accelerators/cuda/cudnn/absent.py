@@ -41,8 +41,8 @@ def plan_all(
     """Return the plan of each operation, or why there is none, by `work.key` in the order of `works`. Raises
     LibraryError.
 
-    Answers come from the cache if possible. If a worker dies, only the work that it was planning fails; this failure is
-    not cached."""
+    Answers come from the cache if possible. If a worker dies, only the operation that it was planning fails; this
+    failure is not cached."""
     cache = plans.plan_cache() if cache is None else cache
     distinct = {work.key: work for work in works}
     named_gpu = replace(gpu.properties(), name=f"{gpu.device_name} {gpu.digest}")

@@ -87,7 +87,7 @@ def _open_cudnn() -> ctypes.CDLL:
 
 
 def runtime() -> None:
-    """Load the CUDA runtime, and tell cuDNN's frontend which one to use. Raises LibraryError."""
+    """Load the CUDA runtime. If only one version is found, tell cuDNN's frontend to use it. Raises LibraryError."""
     loaded = _companion("the CUDA runtime", "libcudart.so.{0}")
     if len(loaded) == 1:
         os.environ.setdefault(_RUNTIME_NAME, *loaded)

@@ -439,7 +439,7 @@ class Plans:
         cached, data = from_entry(entry), entry.data if entry is not None else b""
         if isinstance(cached, NoPlan):
             raise cached
-        if cached is not None and cached.sides == (side,):  # the other side has other candidates
+        if cached is not None and cached.sides == (side,):  # the other side cannot share times: each trial times anew
             cached, data = None, b""
         if cached is not None and not self._tunes_further(cached):
             graph = self._restore(work, data)
