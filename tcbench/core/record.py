@@ -93,7 +93,7 @@ class CudnnSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 class MeasureSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Settings for measuring a cell. The timed pass ends when the 95% confidence interval of the mean step time has the
-    relative half-width `target`, or after `max_time_s` seconds. The first of each `block_steps` steps is not counted."""
+    relative half-width `target`, or after `max_time_s` seconds. Of each `block_steps` steps, the first is ignored."""
 
     target: float = 0.02
     max_time_s: float = 60.0
