@@ -49,7 +49,7 @@ _LONGEST_LABEL, _VERDICT = 2.4, 0.85  # inches
 def bottleneck_chart(explanations: Sequence[Explanation]) -> Figure:
     """Draw a panel per batch size, with a row per config, for the cells of one setting.
 
-    A row shows the phases on the host in ms per step, a mark at the end of the timed pass's step, and the verdict. All
+    A row shows the phases on the host in ms per step, a mark at the step time of the timed pass, and the verdict. All
     panels share one scale. Raises SelectionError if no cell has a profiled pass."""
     bottlenecks = [cell.bottleneck for cell in explanations if cell.bottleneck]
     if not bottlenecks:

@@ -279,7 +279,7 @@ def cost_lines(costs: Sequence[PartCost]) -> list[str]:
     layers, the kinds of layers. `costs` are sorted, the longest first; an empty list gives no lines."""
     if not costs:
         return []
-    kinds = summed((cost.part.name.rpartition("/")[2], cost.share) for cost in costs)
+    kinds = summed((cost.part.name.rpartition("/")[2], cost.share) for cost in costs)  # "conv" of "block3.c/conv"
     costs = costs[:COSTLIEST]
     lines = [f"costliest parts, together {percent(sum(cost.share for cost in costs), 0)} of a step:"]
     name_width, phase_width = (max(len(getattr(cost.part, label)) for cost in costs) for label in ("name", "phase"))

@@ -139,9 +139,9 @@ def forecast(
 ) -> Forecast:
     """Return the forecast of every cell of a plan on a GPU, or the reason why a cell has none.
 
-    `fresh` ignores cached results, and `processes` trace cells at the same time. Raises SelectionError if the GPU's
-    peak rates are unknown, or if the installed cuDNN has no code for it, since its plans would not be those of the GPU.
-    """
+    `fresh` ignores cached results, and `processes` is the number of processes that trace cells. Raises SelectionError
+    if the GPU's peak rates are unknown, or if the installed cuDNN has no code for it, since its plans would not be
+    those of the GPU."""
     rates = timing_model(gpu)
     kind, _ = absent_device(gpu)
     if misfit := kind.misfit(gpu):

@@ -77,7 +77,7 @@ def ladder_chart(
 
 @dataclass(frozen=True)
 class _LadderBlock:
-    """Waterfalls of one ladder, side by side. They share the scale of `all_climbs`, the climbs of all its blocks."""
+    """Waterfalls of one ladder, side by side. `all_climbs` are those of all its blocks, which share one scale."""
 
     title: str
     all_climbs: Sequence[Climb]

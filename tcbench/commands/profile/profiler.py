@@ -48,7 +48,7 @@ class Recorder:
 
 
 def recorder_for(tool: str, cell: Cell) -> Recorder:
-    """Return the recorder for the option --tool.
+    """Return the recorder for the option --tool. "auto" prefers Nsight Systems to a GPU's own recorder.
 
     On a CPU, "auto" does not choose Nsight Systems: it records no more than tcbench's own ranges, and makes steps at
     least a quarter longer. Raises TcbenchError."""
@@ -175,7 +175,7 @@ class ProfiledTrial:
         nsys.to_sqlite(report, database)
         _, reported = nsys.recordings(database)[0]
         timeline = assemble(title, nsys.merge_recordings(reported, ranges), "nsys")
-        imported = nsys.report_of(folder / "report") or report
+        imported = nsys.report_of(folder / "report") or report  # `to_sqlite` may have converted it
         copy = self.stem.with_name(self.stem.name + imported.suffix)
         with imported.open("rb") as source, files.replacing(copy, self.remedy) as target:
             shutil.copyfileobj(source, target)

@@ -153,7 +153,7 @@ def _scorecards(records: Sequence[Record], sources: Sequence[EvidenceSource]) ->
 
 def _compared(inputs: Results, base: str | None, baseline: str | None, out: Path) -> Compared | None:
     """Return the comparison of the results with `baseline`, with `base`, or with the base of the gate that measured
-    them; None if there is neither.
+    them; None if there is none of these.
 
     A finished gate's own comparison is used if the two sides are those of the gate. Raises NotComparableError if the
     sides have no cell in common."""

@@ -49,7 +49,7 @@ class AllReduce:
 
 @dataclass(frozen=True)
 class Imbalance:
-    """The time that each rank works before the all-reduce, in seconds per step and rank, over all trials."""
+    """The seconds that each rank works before the all-reduce: `steps[step][rank]`, for the steps of all trials."""
 
     steps: tuple[tuple[float, ...], ...]
 
@@ -161,8 +161,8 @@ _Measured = tuple[CellSummary, Sequence[Measurement]]
 
 
 def _lines(cells: Iterable[_Measured], normalise: Callable[[Cell], Cell]) -> list[list[_Measured]]:
-    """Group cells of one machine and code that `normalise` makes equal, fewest ranks first. Groups without a cell of
-    several ranks are left out."""
+    """Group cells whose machine, code and normalised cell are equal, in each group the fewest ranks first. `normalise`
+    makes cells equal that differ by ranks only. Groups without a cell of several ranks are left out."""
     lines = grouped(((pair[0].machine, normalise(pair[0].cell), pair[0].codes), pair) for pair in cells)
     ordered = [sorted(line, key=lambda pair: pair[0].cell.ranks) for line in lines.values()]
     return [line for line in ordered if line[-1][0].cell.ranks > 1]

@@ -391,7 +391,7 @@ def _draw_named(axes: Axes, panel: _Panel, row: _Lane, y: float) -> None:
 
 
 def _lines(spans: Sequence[Span]) -> dict[Span, int]:
-    """Assign each span to the first line that is free when it begins. A layer inside another is below it."""
+    """Return for each span the first line that is free when it begins. A layer inside another is thus below it."""
     free_s: list[float] = []
     lines = {}
     for span in sorted(spans):
@@ -402,7 +402,8 @@ def _lines(spans: Sequence[Span]) -> dict[Span, int]:
 
 
 def _draw_density(axes: Axes, panel: _Panel, row: _Lane, y: float) -> None:
-    """Draw merged spans: the height in each pixel is the covered share of its time, with colours stacked."""
+    """Draw merged spans, stacked by colour. The height in each bin of pixels is the share of its time that spans cover;
+    time that several colours cover counts for the first."""
     bins = round(_ROOM * DPI / _BIN_PIXELS)
     edges_ms = np.linspace(panel.begin_s * 1e3, panel.end_s * 1e3, bins + 1)
     edges_s = edges_ms / 1e3 + panel.zero_s

@@ -45,6 +45,7 @@ def label(
         text.remove()
         return None
     box = min(free, key=lambda box: box.count_contains(avoid)) if len(avoid) else free[0]
+    # From the point to the middle of the box, in typographic points: half of twice the distance, times 72 / DPI.
     text.set_position(((box.x0 + box.x1 - 2 * x) * 36 / DPI, (box.y0 + box.y1 - 2 * y) * 36 / DPI))
     occupied.append(box.padded(2, 1))
     return text
