@@ -77,7 +77,7 @@ def ladder_chart(
 
 @dataclass(frozen=True)
 class _LadderBlock:
-    """Waterfalls of one ladder, side by side. `all_climbs` are those of all its blocks, which share one scale."""
+    """Waterfalls of one ladder, side by side. All blocks of the ladder share one scale, that of `all_climbs`."""
 
     title: str
     all_climbs: Sequence[Climb]
