@@ -172,8 +172,8 @@ class CellReport(CellComparison):
 
     @cached_property
     def advice(self) -> list[str]:
-        """For a regression of throughput, the phase that caused it. For an inconclusive cell, the interval that keeps
-        it inconclusive (`held_back`), if there is one, and the number of trials that would decide. Else empty."""
+        """Details of the verdict, or an empty text. A regression of throughput has the phase that caused it. An
+        inconclusive cell has the interval that keeps it so (`held_back`), and the number of trials that would decide."""
         if self.verdict == "regression" and self.metric.name == "throughput":
             kernels = f"phases grew only where the two sides ran different kernels: {', '.join(self.other_kernels)}"
             return [*filter(None, [self._place_of_loss, kernels if self.grew_by_kernels else ""])]

@@ -59,7 +59,7 @@ class StepPart:
 
     @property
     def kind(self) -> Fate:
-        """What became of the part (`went`: only the base has it), even if the change may be noise."""
+        """The fate of the part (`went`: only the base has it), even if the change may be noise."""
         if self.base_s is None or self.current_s is None:
             return "appeared" if self.base_s is None else "went"
         return "grew" if self.change_s > 0 else "shrank" if self.change_s < 0 else "same"

@@ -185,8 +185,8 @@ def _farthest(run: tuple[_ByParameter, ...], reference: tuple[_ByParameter, ...]
 
 
 def _farthest_length(run: tuple[_ByParameter, ...], reference: tuple[_ByParameter, ...]) -> tuple[float, str]:
-    """For each kind of parameter (see `_kind`), compare the L2 norm of its gradients over all batches with that of the
-    reference. Return the largest relative difference, and the kind that has it."""
+    """Compare the L2 norm of the gradients, over all batches and by kind of parameter (`_kind`), with the reference's.
+    Return the largest relative difference, and the kind that has it."""
     kinds = grouped((_kind(name), name) for name in run[0])
 
     def squares(gradients: tuple[_ByParameter, ...], names: list[str]) -> float:

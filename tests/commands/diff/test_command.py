@@ -43,4 +43,4 @@ def test_two_profiles_tell_kernels(tmp_path):
     for name, slide in (("a", "15"), ("b", "17")):
         perfetto.write([talk[slide]], tmp_path / f"{name}.json.gz")
     done = ended(tmp_path, "diff", "a.json.gz", "b.json.gz")
-    assert "Kernels and copies" in done.out and "one profile a side has no interval" in done.out
+    assert "Kernels and copies" in done.out and "one profile a side gives no interval" in done.out
