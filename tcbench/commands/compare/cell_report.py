@@ -172,8 +172,8 @@ class CellReport(CellComparison):
 
     @cached_property
     def advice(self) -> list[str]:
-        """Details of the verdict, or an empty text. A regression of throughput has the phase that caused it. An
-        inconclusive cell has the interval that keeps it so (`held_back`), and the number of trials that would decide."""
+        """Details of the verdict. A regression of throughput has the phase that caused it. An inconclusive cell has the
+        interval that keeps it so (`held_back`), and the number of trials that would decide. Others have none."""
         if self.verdict == "regression" and self.metric.name == "throughput":
             kernels = f"phases grew only where the two sides ran different kernels: {', '.join(self.other_kernels)}"
             return [*filter(None, [self._place_of_loss, kernels if self.grew_by_kernels else ""])]
