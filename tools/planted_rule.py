@@ -78,6 +78,7 @@ RENAMED = [
     ),
     ("tcbench.analysis.bisection.Search._joint", "tcbench.commands.gate.bisect.bisection.CommitSearch._joint"),
     ("tcbench.analysis.diff.Part.ratio", "tcbench.commands.diff.differences.StepPart.ratio"),
+    ("tcbench.analysis.eta.Estimate.step_s", "tcbench.run.eta.TimeLeft.step_s"),
     ("tcbench.analysis.roofline.Part.intensity", "tcbench.commands.roofline.roofline.WorkPart.intensity"),
     ("tcbench.backends.chainer.numerics.training._data", "tcbench.engine.numerics.training._Session.feed"),
     ("tcbench.backends.chainer.numerics.training.train", "tcbench.engine.numerics.training._Session.optimizer_spec"),

@@ -1,9 +1,13 @@
 """Estimates how long trials will take, from what is known of a run so far. Pure functions.
 
-- A cell that was measured costs the median of its trials. An earlier run on the machine counts as measured.
-- Another cell costs its start-up, warm-up steps, profiled steps (on a device) and timed pass. The step time is the
-  prediction of the step-time model, else the network's arithmetic divided by the rate of an ordinary processor or GPU.
-  The sum is scaled by the median ratio of measured cells to their own sums.
+A trial costs its start-up, warm-up steps, profiled steps (on a device), and its timed pass.
+
+- A cell that was measured costs what its trials cost.
+- For another cell, step time and start-up are averaged over the measured cells, weighted by similarity. How a step
+  grows with the batch size is learned from configs measured at two batch sizes.
+- If the step-time model predicts the cell's step, the prediction is scaled by its ratio to the measured steps.
+- An earlier run on the machine counts as measured.
+- Without measurements and predictions, the network's arithmetic is divided by the rate of an ordinary processor or GPU.
 
 Other work on the machine may start or end during the run: if the last trials took longer or shorter than expected, the
 next ones are expected to do so too."""
@@ -23,6 +27,11 @@ _ASSUMED_ITEM_S = 0.01
 """Assumed seconds per image for the user's own model, whose arithmetic is unknown."""
 _MORE_TO_SETTLE = 2
 """Assumed warm-up steps beyond the minimum. One of them accounts for the longer first step."""
+_GROWTH = 0.8
+"""A step's time grows with this power of the batch size, unless it is known from a config measured at two."""
+_TO_TARGET = 0.5
+"""Assumed position of the timed pass between its shortest and longest duration. A noisy cell takes the longest, a quiet
+one the shortest."""
 _LAST_TRIALS = 5
 """The number of trials from which the pace is estimated."""
 _SCATTER = 1.3
@@ -33,23 +42,36 @@ _SCATTER = 1.3
 class CellTimes:
     """The times of a cell's trials.
 
-    - `durations_s`: the duration of each finished trial without tuning, divided by the pace (`TimeLeft.pace`) at which
-      it ran.
+    - `step_s`: the mean step of the last trial; `startup_s`: the part of that trial that was no step.
+    - `to_target`: where its timed pass lay between the shortest (0) and the longest (1) duration.
+    - `durations_s`: the duration of each finished trial without tuning.
     - `tuning_s`: the longest time that a trial took to tune plans. Later trials take the plans from the cache.
-    - `measured`: whether the last trial gave step times."""
 
+    All but `to_target` and `tuning_s` are divided by the pace (`TimeLeft.pace`), so that they are as at the begin of
+    the run."""
+
+    step_s: float | None = None
+    startup_s: float | None = None
+    to_target: float | None = None
     durations_s: tuple[float, ...] = ()
     tuning_s: float = 0.0
-    measured: bool = False
 
     def with_record(self, record: Record, pace: float) -> CellTimes:
-        """Return the times after one more trial, which ran at this pace (`TimeLeft.pace`). Tuning happens in the first
-        warm-up step: its time is the excess over a mean step."""
-        tuning_s, measured = 0.0, record.measurement
-        if measured and any(plan.budget_s is not None and not plan.from_cache for plan in measured.plans):
-            tuning_s = max(0.0, sum(measured.warmup_times_s[:1]) - statistics.fmean(measured.step_times_s))
+        """Return the times after one more trial at this pace. Tuning is the excess of the first warm-up step."""
+        measured = record.measurement
+        if measured is None:
+            return replace(self, durations_s=(*self.durations_s, record.duration_s / pace))
+        timed_s = sum(measured.step_times_s)
+        profiled_s = 0.0 if measured.phases_are_timed else sum(sum(phase.host_s) for phase in measured.phases)
+        steps_s = sum(measured.warmup_times_s) + timed_s + profiled_s
+        step_s = statistics.fmean(measured.step_times_s)
+        least_s, most_s = _timed_s(record.cell, step_s)
+        to_target = min(1.0, max(0.0, (timed_s - least_s) / (most_s - least_s))) if most_s > least_s else None
+        tuned = any(plan.budget_s is not None and not plan.from_cache for plan in measured.plans)
+        tuning_s = max(0.0, sum(measured.warmup_times_s[:1]) - step_s) if tuned else 0.0
         durations_s = (*self.durations_s, max(0.0, record.duration_s - tuning_s) / pace)
-        return CellTimes(durations_s, max(tuning_s, self.tuning_s), measured is not None)
+        startup_s = max(0.0, record.duration_s - steps_s) / pace
+        return CellTimes(step_s / pace, startup_s, to_target, durations_s, max(tuning_s, self.tuning_s))
 
 
 @dataclass(frozen=True)
@@ -104,37 +126,40 @@ class TimeLeft:
 
     def _untuned_s(self, cell: Cell) -> float:
         """Return the expected seconds of a trial without tuning, at the pace of the run's begin: the median of the
-        cell's finished trials, else `_sum_s` with the running trial's step time, else `_sum_s` scaled by the ratio at
-        measured cells."""
+        cell's finished trials, else the sum of start-up, warm-up, profiled and timed steps."""
         if durations_s := self.seen.get(cell, CellTimes()).durations_s:
             return statistics.median(durations_s)
-        if self.running and self.running[0] == cell:
-            return self._sum_s(cell, {cell: self.running[1] / self.slowdown})
-        foreseen = self.foreseen if cell in self.foreseen else {}
-        cells = [other for other, seen in self.seen.items() if seen.measured and (not foreseen or other in foreseen)]
-        ratios = [statistics.median(self.seen[other].durations_s) / self._sum_s(other, foreseen) for other in cells]
-        return self._sum_s(cell, foreseen) * (statistics.median(ratios) if ratios else 1.0)
-
-    def _sum_s(self, cell: Cell, foreseen: Mapping[Cell, float]) -> float:
-        """Return the expected seconds of a trial as the sum of its start-up, warm-up, profiled and timed steps. The
-        step time is taken from `foreseen`, or else from the amount of arithmetic."""
-        kind, settings = kind_of(cell.device), cell.measure
-        step_s = foreseen.get(cell, _image_s(cell) * cell.batch_size) * self.slowdown
-        profiled = 0 if kind.is_host else settings.profiled_steps
-        # A quiet cell has the shortest timed pass, which ends with a complete block, and a noisy one the longest.
-        shortest_s = math.ceil(settings.min_timed_steps / (settings.block_steps - 1)) * settings.block_steps * step_s
-        longest_s = max(shortest_s, settings.max_time_s + settings.block_steps * step_s / 2)
-        steps_s = (settings.min_warmup_steps + _MORE_TO_SETTLE + profiled) * step_s
-        return kind.assumed_startup_s * self.slowdown + steps_s + (shortest_s + longest_s) / 2
+        step_s, kind = self.step_s(cell), kind_of(cell.device)
+        least_s, most_s = _timed_s(cell, step_s)
+        shares = [seen.to_target for seen in self.seen.values() if seen.to_target is not None]
+        timed_s = least_s + (most_s - least_s) * (sum(shares) + _TO_TARGET) / (len(shares) + 1)
+        startups = [(other, seen.startup_s) for other, seen in self.seen.items() if seen.startup_s is not None]
+        startup_s = _weighted_mean(cell, startups) if startups else kind.assumed_startup_s * self.slowdown
+        profiled = 0 if kind.is_host else cell.measure.profiled_steps
+        return startup_s + (cell.measure.min_warmup_steps + _MORE_TO_SETTLE + profiled) * step_s + timed_s
 
     def _tuning_s(self, cell: Cell) -> float:
         """Return the expected seconds of tuning in the next trial of a cell: the known time of the running trial, 0 for
-        a cell with finished trials, whose plans are cached, and else the median over the other cells."""
+        a cell with finished trials, whose plans are cached, and else a mean over similar cells."""
         if self.tuning and self.tuning[0] == cell:
             return self.tuning[1]
         if not self.seen or self.seen.get(cell, CellTimes()).durations_s:
             return 0.0
-        return statistics.median(seen.tuning_s for seen in self.seen.values())
+        return _weighted_mean(cell, [(other, seen.tuning_s) for other, seen in self.seen.items()])
+
+    def step_s(self, cell: Cell) -> float:
+        """Return the expected seconds of a step, at the pace of the run's begin: the prediction, else an estimate from
+        the network's arithmetic, scaled by its ratio to measured steps."""
+        if self.running and self.running[0] == cell:
+            return self.running[1]
+        steps = [(other, math.log(seen.step_s)) for other, seen in self.seen.items() if seen.step_s]
+        steps += [(self.running[0], math.log(self.running[1]))] if self.running else []
+        model = self.foreseen
+        if cell not in model:
+            growth = _growth(steps) if steps else 1.0
+            model = {other: _image_s(other) * other.batch_size**growth for other in (cell, *dict(steps))}
+        log_ratios = [(other, log - math.log(model[other])) for other, log in steps if other in model]
+        return model[cell] * (math.exp(_weighted_mean(cell, log_ratios)) if log_ratios else self.slowdown)
 
     def is_guess(self, cells: Iterable[Cell]) -> bool:
         """Return whether nothing is known about the step time of one of these cells: it is the user's own step, without
@@ -183,3 +208,42 @@ def _image_s(cell: Cell) -> float:
     # Forward and backward: three products of each size, two operations per multiply-accumulate.
     macs = model.macs(cell.variant, cell.image_size, cell.n_classes)
     return 3 * 2 * macs / kind_of(cell.device).assumed_flops_s
+
+
+def _timed_s(cell: Cell, step_s: float) -> tuple[float, float]:
+    """Return the shortest and the longest duration of a timed pass of such steps, which ends with a complete block."""
+    settings = cell.measure
+    block = settings.block_steps
+    least_s = math.ceil(settings.min_timed_steps / (block - 1)) * block * step_s
+    return least_s, max(least_s, settings.max_time_s + block * step_s / 2)
+
+
+def _weighted_mean(cell: Cell, values: Sequence[tuple[Cell, float]]) -> float:
+    """Return the mean of figures of cells, weighted by their similarity to `cell`."""
+    weights = [(0.1 + _distance(cell, other)) ** -3 for other, _ in values]
+    return sum(weight * figure for weight, (_, figure) in zip(weights, values, strict=True)) / sum(weights)
+
+
+def _distance(a: Cell, b: Cell) -> float:
+    """Return the number of rungs in which two cells differ. A different backend, config or model counts as two rungs,
+    twice the ranks as one, and twice the batch size as half a rung."""
+    rungs = len(set(a.rungs) ^ set(b.rungs))
+    settings = (a.backend != b.backend) + (a.config != b.config) * (not rungs) + (a.model != b.model)
+    return rungs + 2 * settings + abs(math.log2(a.ranks / b.ranks)) + abs(_log_batch_ratio(a, b)) / math.log(4)
+
+
+def _log_batch_ratio(a: Cell, b: Cell) -> float:
+    """Return the logarithm of the ratio of two cells' batch sizes."""
+    return math.log(a.batch_size / b.batch_size)
+
+
+def _growth(steps: Sequence[tuple[Cell, float]]) -> float:
+    """Return the power of the batch size with which a step's time grows, from configs measured at two batch sizes."""
+    powers = [
+        (log - other_log) / _log_batch_ratio(cell, other)
+        for place, (cell, log) in enumerate(steps)
+        for other, other_log in steps[:place]
+        if (cell.model, cell.config, cell.ranks) == (other.model, other.config, other.ranks)
+        and cell.batch_size != other.batch_size
+    ]
+    return min(1.2, max(0.0, statistics.median(powers or [_GROWTH])))

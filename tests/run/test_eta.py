@@ -6,7 +6,6 @@ import pytest
 
 from tcbench.core import store
 from tcbench.core.record import PlanChoice
-from tcbench.engine.api import kind_of
 from tcbench.run.eta import estimate
 from tcbench.run.plan import PlannedCell
 from tcbench.run.rounds import in_order
@@ -16,24 +15,20 @@ def cells(*pairs):
     return [factories.make_cell(config, batch_size) for config, batch_size in pairs]
 
 
-def test_a_cell_that_did_not_run_costs_in_proportion_to_those_that_did():
-    ran, crashed, new = cells(("fp32", 4), ("fp32", 8), ("fp16", 4))
-    expected_s = estimate(()).trial_s(new)
-    seen = estimate(()).finished(factories.make_record(cell=ran, duration_s=3 * expected_s))
-    assert seen.trial_s(new) == pytest.approx(3 * expected_s)
-    ended = estimate(()).finished(factories.make_record(cell=crashed, status="crashed", duration_s=1.0))
-    assert ended.trial_s(new) == pytest.approx(expected_s)
+def test_how_a_step_grows_with_the_batch_size_is_learned_from_a_config_seen_at_two():
+    seen = estimate(())
+    for size in (4, 8):
+        seen = seen.finished(factories.make_record("fp32", size, images_per_s=10.0 * size / 4))  # the same step
+    seen = seen.finished(factories.make_record("fp16", 4, images_per_s=4.0))
+    assert seen.step_s(factories.make_cell("fp16", 16)) == pytest.approx(1.0, rel=0.1)
 
 
-def test_predicted_step_times_scale_with_the_load_and_with_the_trials_of_predicted_cells():
+def test_what_the_model_foresaw_is_in_proportion_to_what_was_seen():
     base, dali, other = cells(("fp32", 4), ("fp32+dali", 4), ("fp16", 4))
-    ahead = estimate([base, dali], slowdown=2.0, foreseen={base: 1.0, dali: 0.5})
-    assert ahead.trial_s(base) > ahead.trial_s(dali)
-    idle = estimate([base, dali], foreseen={base: 2.0, dali: 1.0})
-    assert ahead.trial_s(base) - idle.trial_s(base) == pytest.approx(kind_of("cpu").assumed_startup_s)
-    both = ahead.finished(factories.make_record(cell=other, duration_s=1.0))  # it was not predicted
-    both = both.finished(factories.make_record(cell=base, duration_s=3 * ahead.trial_s(base)))
-    assert both.trial_s(dali) == pytest.approx(3 * ahead.trial_s(dali))
+    ahead = estimate([base, dali], slowdown=2.0, foreseen={base: 0.1, dali: 0.05})
+    assert (ahead.step_s(base), ahead.step_s(dali)) == pytest.approx((0.2, 0.1))  # the machine is busy
+    seen = ahead.finished(factories.make_record("fp32", 4, images_per_s=4 / 0.3))
+    assert (seen.step_s(dali), seen.step_s(other)) == pytest.approx((0.15, 0.3), rel=0.05)
 
 
 def test_an_earlier_run_tells_the_time_of_a_trial_until_this_ones_trials_outvote_it():
@@ -50,11 +45,10 @@ def test_where_nothing_ran_a_trial_starts_as_fast_as_on_an_ordinary_device_of_th
 
 
 def tuned(from_cache):
-    """A trial of 20 s and, unless its plans were cached, 30 s for tuning them in the first step."""
-    tuning_s = 0.0 if from_cache else 30.0
+    """A trial of 50 s, the first step of which took 30 s longer than the others."""
     plans = (PlanChoice("conv", "eng1", 0, from_cache=from_cache, timed=12, budget_s=60.0),)
-    measurement = factories.make_measurement(warmup_times_s=(tuning_s + 0.1, 0.1, 0.1), plans=plans)
-    return factories.make_record("fp32", 4, duration_s=20.0 + tuning_s, measurement=measurement)
+    measurement = factories.make_measurement(warmup_times_s=(30.1, 0.1, 0.1), plans=plans)
+    return factories.make_record("fp32", 4, duration_s=50.0, measurement=measurement)
 
 
 def test_a_config_that_was_not_seen_is_expected_to_tune_as_those_that_were():
@@ -100,11 +94,9 @@ def errors(records):
 RUNS = ("amd-epyc-2cpu/cpu-20261124-132901", "amd-epyc-2cpu/peers-20261121-110639")
 
 
-@pytest.mark.parametrize(
-    ("run", "most"), [*((run, 0.3) for run in RUNS), ("intel-xeon-2cpu/scaling-20261122-171003", 0.5)]
-)
-def test_from_the_third_cell_on_the_time_left_of_a_real_run_is_close(run, most):
-    assert max(errors(committed(run))[2:]) < most
+@pytest.mark.parametrize("run", [*RUNS, "intel-xeon-2cpu/scaling-20261122-171003"])
+def test_from_the_third_cell_on_the_time_left_of_a_real_run_is_within_30_percent(run):
+    assert max(errors(committed(run))[2:]) < 0.3
 
 
 def slowed(record, factor):
@@ -122,4 +114,4 @@ def test_the_time_left_follows_other_work_that_begins_or_ends_while_a_run_goes_o
     """Ten trials are half of a round, and a whole one; what comes then takes three times as long, or a third."""
     records = committed(run)
     records[busy] = [slowed(record, 3.0) for record in records[busy]]
-    assert max(errors(records)[step_times_known]) < 0.4
+    assert max(errors(records)[step_times_known]) < 0.3

@@ -92,7 +92,7 @@ def test_tuning_shows_its_budget_which_the_eta_counts_until_a_step_is_done():
         progress._progress.refresh()
         assert "tuning, 34 plans so far, 12 s of at most 1 min 00 s" in out.file.getvalue()
         assert progress._remaining_s() == pytest.approx(before_s + 60, abs=0.5)
-        progress.listen(cell, 0, Stepped("warm-up", 1, 0.1))
+        progress.listen(cell, 0, Stepped("warm-up", 1, estimate([cell]).step_s(cell)))
         assert progress._remaining_s() == pytest.approx(before_s + 12, abs=0.5)
 
 
