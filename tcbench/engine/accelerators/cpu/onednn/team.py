@@ -8,6 +8,8 @@ Machines without a C compiler use `PythonTeam`."""
 from __future__ import annotations
 
 import ctypes
+import functools
+import threading
 from collections.abc import Callable, Sequence
 from ctypes import c_int, c_int64, c_size_t, c_void_p
 from pathlib import Path
@@ -18,9 +20,6 @@ from tcbench.engine.accelerators.cpu import compiled, threads
 POLL_NS = 100_000
 """How long a thread polls for work before it sleeps: longer than the host's work between two launches, and too short to
 take much time from other processes."""
-
-
-SOURCE = Path(__file__).with_suffix(".c")
 
 
 class PrimitiveCall(ctypes.Structure):
@@ -143,7 +142,51 @@ def _run_calls(calls: Sequence[PrimitiveCall]) -> int:
 
 def new_team(set_threads: Any, set_handle: Any, n_threads: int) -> Team | PythonTeam:
     """Return a new team, in C if this machine has a compiler. See `Team` for the arguments."""
-    library = compiled.load_library(SOURCE, lambda _: True)
+    library = compiled.load_library(Path(__file__).with_suffix(".c"), schedules_correctly)
     if library is None:
         return PythonTeam(set_threads, set_handle)
     return Team(library, set_threads, set_handle, n_threads)
+
+
+def schedules_correctly(library: ctypes.CDLL) -> bool:
+    """Check a compiled team.c: each call is made once, in order within its chunk and after the previous stage; a
+    non-zero status ends the launch; and each argument points to its array."""
+    calls: list[tuple[int, int]] = []
+    lock = threading.Lock()
+
+    def record(primitive: int, _stream: int | None, n: int, _arguments: int | None) -> int:
+        with lock:
+            calls.append((primitive, n))
+        return 7 if n == 99 else 0
+
+    execute = EXECUTE(record)
+    call = functools.partial(PrimitiveCall, ctypes.cast(execute, c_void_p))
+    set_threads = ctypes.CFUNCTYPE(None, c_int)(lambda _: None)
+    addresses: dict[int, int] = {}
+    set_handle = ctypes.CFUNCTYPE(c_int, c_void_p, c_void_p)(
+        lambda memory, address: addresses.update({memory: address}) or 0
+    )
+    _callbacks.append((execute, set_threads, set_handle))  # the team's threads never end and may call them
+    tested = Team(library, set_threads, set_handle, 3)
+    set_places = tested.places([(1, 0, 5), (2, 1, 0), (3, 0, 0)])
+    if set_places((c_size_t * 2)(100, 200)) or addresses != {1: 105, 2: 200, 3: 100}:
+        return False
+    stages = [[[call(s + 1, None, None, 10 * c + k) for k in range(3)] for c in range(width)] for s, width in STAGES]
+    run = tested.bind(stages)
+    for _ in range(50):
+        calls.clear()
+        if run() or [s for s, _ in calls] != [call.primitive for s in stages for chunk in s for call in chunk]:
+            return False
+        for stage in stages:
+            for chunk in stage:
+                numbers = [n for s, n in calls if s == chunk[0].primitive and n // 10 == chunk[0].n_arguments // 10]
+                if numbers != [call.n_arguments for call in chunk]:
+                    return False
+    calls.clear()
+    failing = tested.bind([[[call(1, None, None, 99), call(2, None, None, 0)]], [[call(3, None, None, 0)]] * 2])
+    return failing() == 7 and calls == [(1, 99)] and run() == 0
+
+
+STAGES = tuple(enumerate((1, 2, 5, 1, 3)))
+"""The index and the number of chunks of each stage that `schedules_correctly` runs."""
+_callbacks: list[Any] = []
