@@ -120,10 +120,10 @@ def refused() -> dict[str, tuple[bytes, str]]:
         "cut off png": (encoded(PHOTO, "PNG")[:20], "has a broken header"),
         "png with a wrong checksum": (
             png[:checksum] + bytes([png[checksum] ^ 1]) + png[checksum + 1 :],
-            "is a damaged PNG",
+            "is a damaged PNG (a checksum)",
         ),
-        "png without its end": (png[:-20], "is a damaged PNG"),
-        "png of some rows": (_png(rows[:-400], interlaced=False), "is a damaged PNG"),
+        "png without its end": (png[:-20], "is a truncated PNG"),
+        "png of some rows": (_png(rows[:-400], interlaced=False), "is a PNG with missing rows"),
         "a page": (b"<html>404</html>" * 10, "is not an image"),
         "empty": (b"", "is empty"),
     }
