@@ -117,12 +117,19 @@ class Store:
         that is free in both. Return the file's path, or None if neither folder can be written."""
         run_id = re.sub(r"(-\d{8}-\d{6})-\d+$", r"\1", self.path.stem)
         folders = (self.path.parent, Path(tempfile.gettempdir()))
-        names = itertools.chain([self.path.name], (f"{run_id}-{number}{SUFFIX}" for number in itertools.count(2)))
-        name = next(name for name in names if not any(os.path.lexists(folder / name) for folder in folders))
         for folder in folders:
-            with contextlib.suppress(StoreError), files.replacing(folder / name, error_if_exists="taken") as file:
-                file.write(content)
-                return folder / name
+            for name in itertools.chain([self.path.stem], (f"{run_id}-{number}" for number in itertools.count(2))):
+                if any(os.path.lexists(each / f"{name}{SUFFIX}") for each in folders):
+                    continue
+                path = folder / f"{name}{SUFFIX}"
+                try:
+                    with files.replacing(path, error_if_exists="another process took this name") as file:
+                        file.write(content)
+                except StoreError:
+                    if os.path.lexists(path):
+                        continue
+                    break
+                return path
         return None
 
     def __enter__(self) -> Self:

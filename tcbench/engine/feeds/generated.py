@@ -149,14 +149,19 @@ def _identity(root: Path) -> tuple[int, int] | None:
 def _put_in_place(scratch: Path, root: Path, before: tuple[int, int] | None) -> None:
     """Rename `scratch` to `root` and replace the folder that `before` identifies. If several processes generate at the
     same time, the first to get here wins, and the others use its set."""
-    if _identity(root) == before:
+    for _ in range(10):
+        try:
+            # On POSIX this replaces an empty folder and fails if the folder has content.
+            scratch.rename(root)
+            return
+        except OSError as error:
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
+                raise
+        if _identity(root) != before and _complete_set(root):
+            return
         with files.scratch(root.parent) as old, contextlib.suppress(FileNotFoundError):
             root.rename(old / "old")
-    try:
-        scratch.rename(root)
-    except OSError as error:
-        if error.errno not in (errno.ENOTEMPTY, errno.EEXIST) or not _complete_set(root):
-            raise
+    raise OSError(errno.EBUSY, "another process keeps replacing it", str(root))
 
 
 def _write_manifest(folder: Path, file_bytes: dict[str, int]) -> None:

@@ -319,6 +319,17 @@ def test_the_winner_of_a_race_is_not_replaced(cache: Path) -> None:
     assert cache.stat().st_ino == inode
 
 
+@pytest.mark.parametrize("kind", ["file", "incomplete set"])
+def test_what_another_process_left_unfinished_meanwhile_is_replaced(cache: Path, kind: str) -> None:
+    def leave(done: int, total: int) -> None:
+        if done == total and not cache.exists():
+            if kind == "incomplete set":
+                cache.mkdir()
+            (cache if kind == "file" else cache / "n01440764").touch()
+
+    assert len(generate(progress=leave).files) == 4
+
+
 def test_generating_replaces_an_earlier_set(cache: Path) -> None:
     generate()
     generate(n_files=5)

@@ -31,6 +31,7 @@ struct cudnnActivationStruct { int mode, nan; double coefficient; };
 
 static char record[1 << 16];
 static size_t used;
+static int alive;
 static int next_status;
 /* Above 2^32, as are handles and addresses on a GPU: what goes through a C int is seen. */
 static const size_t a_handle = 0x7f0123456780;  /* HANDLE in test_calls.py */
@@ -47,6 +48,7 @@ static void note(const char *format, ...) {
 
 const char *recorded(void) { return record; }
 void forget(void) { used = 0; record[0] = 0; }
+int descriptors_alive(void) { return alive; }
 void fail_next(int status) { next_status = status; }
 void set_sizes(size_t workspace, size_t reserve) { workspace_size = workspace; reserve_size = reserve; }
 
@@ -108,6 +110,13 @@ cudnnStatus_t cudnnSetStream(cudnnHandle_t handle, cudaStream_t stream) {
 
 cudnnStatus_t cudnnCreateTensorDescriptor(cudnnTensorDescriptor_t *descriptor) {
     *descriptor = calloc(1, sizeof **descriptor);
+    alive++;
+    return (cudnnStatus_t)0;
+}
+
+cudnnStatus_t cudnnDestroyTensorDescriptor(cudnnTensorDescriptor_t descriptor) {
+    free(descriptor);
+    alive--;
     return (cudnnStatus_t)0;
 }
 
@@ -119,6 +128,13 @@ cudnnStatus_t cudnnSetTensor4dDescriptor(cudnnTensorDescriptor_t descriptor, cud
 
 cudnnStatus_t cudnnCreateActivationDescriptor(cudnnActivationDescriptor_t *descriptor) {
     *descriptor = calloc(1, sizeof **descriptor);
+    alive++;
+    return (cudnnStatus_t)0;
+}
+
+cudnnStatus_t cudnnDestroyActivationDescriptor(cudnnActivationDescriptor_t descriptor) {
+    free(descriptor);
+    alive--;
     return (cudnnStatus_t)0;
 }
 
