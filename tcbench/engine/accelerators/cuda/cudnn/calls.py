@@ -7,6 +7,7 @@ work; the prepared call only passes addresses. A cudnnHandle_t created here is o
 import ctypes
 import functools
 import operator
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from ctypes import c_double, c_int, c_size_t, c_void_p
 from typing import Any
@@ -26,9 +27,11 @@ _SIGNATURES: dict[str, list[Any]] = {
     "cudnnCreate": [_P],
     "cudnnSetStream": [_P, _P],
     "cudnnCreateTensorDescriptor": [_P],
+    "cudnnDestroyTensorDescriptor": [_P],
     # descriptor, format, data type, n, c, h, w
     "cudnnSetTensor4dDescriptor": [_P, c_int, c_int, c_int, c_int, c_int, c_int],
     "cudnnCreateActivationDescriptor": [_P],
+    "cudnnDestroyActivationDescriptor": [_P],
     # descriptor, mode, NaN propagation, coefficient
     "cudnnSetActivationDescriptor": [_P, c_int, c_int, c_double],
 }
@@ -119,18 +122,25 @@ Call = tuple[Callable[[Sequence[int], int], None], int]
 """A prepared operation: a function of (operands' addresses, workspace's address), and the workspace's size in bytes."""
 
 
-def _tensor(lib: Library, layout: str, dtype: str, *sizes: int) -> c_void_p:
-    """Return a descriptor of a tensor of sizes (N, C, H, W). It is never destroyed."""
-    descriptor = c_void_p()
-    lib.checked("cudnnCreateTensorDescriptor", ctypes.byref(descriptor))
+class _Descriptor(c_void_p):
+    """The address of a descriptor of cuDNN, which is destroyed together with this object."""
+
+    def __init__(self, lib: Library, create: str, destroy: str) -> None:
+        super().__init__()
+        lib.checked(create, ctypes.byref(self))
+        weakref.finalize(self, lib.bare(destroy), c_void_p(self.value))
+
+
+def _tensor(lib: Library, layout: str, dtype: str, *sizes: int) -> _Descriptor:
+    """Return a descriptor of a tensor of sizes (N, C, H, W)."""
+    descriptor = _Descriptor(lib, "cudnnCreateTensorDescriptor", "cudnnDestroyTensorDescriptor")
     lib.checked("cudnnSetTensor4dDescriptor", descriptor, _FORMATS[layout], _DATA_TYPES[dtype], *sizes)
     return descriptor
 
 
-def _relu(lib: Library) -> c_void_p:
-    """Return a descriptor of ReLU. It is never destroyed."""
-    descriptor = c_void_p()
-    lib.checked("cudnnCreateActivationDescriptor", ctypes.byref(descriptor))
+def _relu(lib: Library) -> _Descriptor:
+    """Return a descriptor of ReLU."""
+    descriptor = _Descriptor(lib, "cudnnCreateActivationDescriptor", "cudnnDestroyActivationDescriptor")
     lib.checked("cudnnSetActivationDescriptor", descriptor, _ACTIVATION_RELU, _PROPAGATE_NAN, 0.0)
     return descriptor
 

@@ -1,6 +1,7 @@
 """Every argument of cuDNN's older calls, against a library that writes them down."""
 
 import ctypes
+import gc
 import shutil
 import subprocess
 from dataclasses import replace
@@ -73,7 +74,8 @@ def recorder(recorder_path):
     recorder = Recorder(recorder_path)
     recorder.raw.forget()
     recorder.raw.set_sizes(WORKSPACE_BYTES, RESERVE_BYTES)
-    return recorder
+    yield recorder
+    gc.collect()
 
 
 _EPSILON = "epsilon=eps savedMean=mean savedInvVariance=inv_std"
@@ -220,6 +222,19 @@ def test_a_refusal_names_the_call_and_cudnns_reason_in_one_line(recorder, after)
         call([0] * len(work.operands), 0)
     name = "cudnnBatchNormalizationForwardTraining" + ("" if after == "none" else "Ex")
     assert str(refused.value) == f"{name}: CUDNN_STATUS_MADE_UP (as the test wished)"
+
+
+def test_descriptors_live_as_long_as_the_call(recorder):
+    gc.collect()
+    before = recorder.raw.descriptors_alive()
+    call, _ = calls.prepare_call(
+        BatchNormCallForward(replace(NORM, after="relu"), 2e-5, 0.1, True), HANDLE, recorder.library
+    )
+    gc.collect()
+    assert recorder.raw.descriptors_alive() == before + 3
+    del call
+    gc.collect()
+    assert recorder.raw.descriptors_alive() == before
 
 
 @pytest.mark.parametrize("wrong", [-1, 1])
