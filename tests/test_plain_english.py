@@ -8,6 +8,7 @@ REASONS = {
     ("tcbench/core/claim.py", "at"): "a key of scenario files",
     ("tcbench/engine/accelerators/event_clock.py", "of"): CLOCK,
     ("tcbench/engine/clock.py", "of"): CLOCK,
+    ("tcbench/engine/rung.py", "of"): "an earlier name, which other packages may use",
     ("tcbench/engine/session.py", "of"): CLOCK,
     ("tests/engine/accelerators/cuda/test_ceilings.py", "of"): CLOCK,
     ("tests/engine/measure/test_loop.py", "of"): CLOCK,

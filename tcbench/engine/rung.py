@@ -168,6 +168,13 @@ class Rung:
     effects: ClassVar[Mapping[str, str]] = {}
     source: ClassVar[str]
 
+    def __init_subclass__(cls, **options: Any) -> None:
+        """Accept the earlier names of `effects` and `reference_update`, which rungs of other packages may use."""
+        super().__init_subclass__(**options)
+        for earlier, name in (("shows", "effects"), ("applies", "reference_update")):
+            if earlier in vars(cls):
+                setattr(cls, name, vars(cls)[earlier])
+
     def scope(self, settings: Any) -> contextlib.AbstractContextManager[None]:
         """Return a context that changes state of the process or of a library. It lasts as long as a session."""
         return contextlib.nullcontext()
@@ -214,6 +221,9 @@ class RungSet:
     def from_rungs(cls, backend: str, rungs: Iterable[Rung]) -> Self:
         """Return the set of these rungs."""
         return cls(backend, by_name(rungs))
+
+    of = from_rungs
+    """The earlier name of `from_rungs`, which backends of other packages may use."""
 
     @classmethod
     def defined_in(cls, backend: str, *modules: ModuleType) -> Self:

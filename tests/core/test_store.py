@@ -256,21 +256,21 @@ def test_what_is_rescued_follows_no_link_that_another_has_laid(tmp_path, tempora
     assert str(error.value).endswith(f"mkdir -p {folder} && mv {rescued} {folder}/, and then continue with --resume")
 
 
-def test_a_name_that_another_process_takes_meanwhile_does_not_lose_the_records(tmp_path, monkeypatch):
-    taken = []
+def test_a_name_that_another_process_takes_meanwhile_does_not_lose_the_records(tmp_path, monkeypatch, temporary):
+    files_of_others = []
 
     def replacing(path, *args, real=store.files.replacing, **options):
-        if not taken:
+        if not files_of_others:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.touch()
-            taken.append(path)
+            files_of_others.append(path)
         return real(path, *args, **options)
 
     with pytest.raises(StorageGoneError) as error, Store(tmp_path / "m" / "run.jsonl") as records:
         shutil.rmtree(tmp_path / "m")
         monkeypatch.setattr(store.files, "replacing", replacing)
         records.append(factories.make_record())
-    assert taken == [tmp_path / "m" / "run.jsonl"]
+    assert files_of_others == [tmp_path / "m" / "run.jsonl"]
     rescued = tmp_path / "m" / "run-2.jsonl"
     assert f"all records were saved to {rescued};" in str(error.value)
     assert len(store.read([rescued]).records) == 1

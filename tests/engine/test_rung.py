@@ -1,7 +1,7 @@
 import pytest
 
 from tcbench.engine.backends import backend
-from tcbench.engine.rung import Needs, Requires, Rung, RungSet
+from tcbench.engine.rung import Needs, Requires, Rung, RungSet, sgd, storage_of
 
 
 def rung(name: str, **declared: object) -> Rung:
@@ -45,3 +45,16 @@ def test_every_shipped_rung_declares_itself():
     for shipped in backend("chainer").RUNGS.rungs.values():
         assert shipped.says and shipped.source and str(shipped.parity)
         assert "\n" not in shipped.says
+
+
+def test_the_earlier_names_of_a_declaration_still_count():
+    class Earlier(Rung):
+        name = "earlier"
+        shows = {"storage": "float16"}  # noqa: RUF012 (as another package may write it)
+
+        def applies(self, update):
+            return update, self.name
+
+    rungs = RungSet.of("other", [Earlier()])
+    assert storage_of([rungs["earlier"]]) == "float16"
+    assert rungs["earlier"].reference_update(sgd) == (sgd, "earlier")
