@@ -33,19 +33,22 @@ class HostSpan(msgspec.Struct, frozen=True, array_like=True):
     end_ns: int
 
 
-class ApiCall(msgspec.Struct, frozen=True, array_like=True):
-    """A call of the CUDA API. `correlation` links it to the activities that it caused."""
+class ApiCall(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A call of the CUDA or HIP API. `correlation` links it to the activities that it caused; it is unique within
+    `process`, the id of the process that called."""
 
     name: str
     thread: int
     correlation: int
     begin_ns: int
     end_ns: int
+    process: int = 0
 
 
-class Activity(msgspec.Struct, frozen=True, array_like=True):
+class Activity(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """An activity of a GPU, or (kind "input") of an input thread, in which case `stream` is the thread's number.
-    `graph` is the captured graph that it belongs to, if any, and `graph_node` its node there, if known."""
+    `graph` is the captured graph that it belongs to, if any, and `graph_node` its node there, if known. Streams are
+    numbered per `device`, and correlations per `process`."""
 
     kind: ActivityKind
     name: str
@@ -56,6 +59,8 @@ class Activity(msgspec.Struct, frozen=True, array_like=True):
     bytes: int | None = None
     graph_node: int | None = None
     graph: int | None = None
+    device: int = 0
+    process: int = 0
 
 
 class Recording(msgspec.Struct, frozen=True, kw_only=True):

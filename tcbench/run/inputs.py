@@ -175,23 +175,28 @@ def read_results(names: Iterable[str] | None, out: Path, accepts: Accepted, tell
         paths, traces = split_timelines(paths)
     if accepts == "documents":
         numerics, traces = split_numerics(traces)
+    timelines = {trace: _read_timelines(trace) for trace in traces}  # before the newest run is looked for
     alone = accepts in ("timelines", "profiles") and bool(traces) and not paths
     results = (
         Results((), paths=tuple(traces)) if alone else read_files(paths or [newest(out, tell, announce=True)], tell)
     )
     if not paths and any(record.environment and record.environment.simulated for record in results.records):
         tell("note: this run is simulated")
-    timelines: list[Timeline] = []
-    for trace in traces:
-        from tcbench import tracing
-
-        timelines += (recorded := tracing.read(trace))
+    for trace, recorded in timelines.items():
         if alone and accepts == "profiles":
             if not recorded or recorded[0].record is None:
                 why = "this timeline contains no record of its trial; also name the results that it belongs to"
                 raise SelectionError(f"{trace}: {why}")
             results = replace(results, records=(*results.records, recorded[0].record))
-    return replace(results, timelines=tuple(timelines), traces=tuple(traces), documents=tuple(numerics))
+    all_timelines = tuple(timeline for recorded in timelines.values() for timeline in recorded)
+    return replace(results, timelines=all_timelines, traces=tuple(traces), documents=tuple(numerics))
+
+
+def _read_timelines(path: Path) -> tuple[Timeline, ...]:
+    """Read the timelines in a file. Raises TraceError."""
+    from tcbench import tracing
+
+    return tracing.read(path)
 
 
 def select_cells(
@@ -229,6 +234,19 @@ def split_timelines(paths: Iterable[Path]) -> tuple[list[Path], list[Path]]:
     for path in paths:
         (timelines if path.name.endswith(TIMELINES) and not path.is_dir() else records).append(path)
     return records, timelines
+
+
+def split_profiler_traces(names: Iterable[str] | None) -> tuple[list[Path], list[str] | None]:
+    """Split names into traces of other profilers and all others; None stays None."""
+    from tcbench.tracing import kineto
+
+    if names is None:
+        return [], None
+    names = list(names)
+    suffixes = (".json", ".json.gz")
+    files_named = {name: Path(name) for name in names if name.lower().endswith(suffixes) and Path(name).is_file()}
+    traces = {name: path for name, path in files_named.items() if kineto.is_foreign(path)}
+    return list(traces.values()), [name for name in names if name not in traces]
 
 
 def split_numerics(paths: Sequence[Path]) -> tuple[list[Path], list[Path]]:

@@ -8,7 +8,7 @@ from pathlib import Path
 from tcbench.core import files, store
 from tcbench.core.errors import TraceError
 from tcbench.core.timeline import Timeline
-from tcbench.tracing import nsys, perfetto
+from tcbench.tracing import kineto, nsys, perfetto
 from tcbench.tracing.attribution import from_record
 
 FILES = ".json.gz, .json (a trace), .sqlite, .nsys-rep, .qdrep, .qdstrm (Nsight Systems) or .jsonl (records)"
@@ -24,6 +24,9 @@ def read(path: Path) -> tuple[Timeline, ...]:
     name = path.name.lower()
     try:
         if name.endswith((".json", ".json.gz")):
+            if kineto.is_foreign(path):
+                kineto.read(path)
+                raise TraceError(f"{path}: a trace of PyTorch's profiler; `tcbench explain` reads it")
             return perfetto.read(path)
         if name.endswith(".sqlite"):
             return nsys.read(path)

@@ -41,34 +41,39 @@ def assemble(title: Title, recording: Recording, source: TimelineSource, host_sp
         Span(seconds(s.begin_ns), seconds(s.end_ns), "host", s.kind, s.name, s.step, s.phase) for s in recording.spans
     ]
     spans += [Span(seconds(w.begin_ns), seconds(w.end_ns), "io", "work", w.name, row=w.stream) for w in io]
-    owners, calls = _owner_lookup(recording.spans), {call.correlation: call for call in recording.calls}
-    launches = ((activity.stream, calls.get(activity.correlation)) for activity in recording.activities)
+    owners = _owner_lookup(recording.spans)
+    calls = {(call.process, call.correlation): call for call in recording.calls}
+    launches = (
+        ((activity.device, activity.stream), calls.get((activity.process, activity.correlation)))
+        for activity in recording.activities
+    )
     step_streams = {  # the streams to which the thread of the steps launches within phases
         stream
         for stream, call in launches
         if call is not None and call.thread == recording.thread and owners(call.begin_ns)[1] is not None
     }
-    streams = {activity.stream for activity in activities}
+    streams = {(activity.device, activity.stream) for activity in activities}
     ordered_streams = [*sorted(streams & step_streams), *sorted(streams - step_streams)]
     rows = {stream: row for row, stream in enumerate(ordered_streams)}
-    launched: set[int] = set()
+    launched: set[tuple[int, int]] = set()
     for activity in recording.activities:
         if activity.kind == "input":
             continue
-        call = calls.get(activity.correlation)
+        stream = (activity.device, activity.stream)
+        call = calls.get((activity.process, activity.correlation))
         step = phase = layer = None
-        if call is not None and (call.thread == recording.thread or activity.stream in step_streams):
+        if call is not None and (call.thread == recording.thread or stream in step_streams):
             step, phase, layer = owners(call.begin_ns)
-            launched.add(call.correlation)
+            launched.add((call.process, call.correlation))
         if activity.graph_node is not None:
             phase = recording.graph_phases.get(activity.graph_node, phase)
         if phase is None and (activity.kind == "graph" or activity.graph_node is not None):
             phase = REPLAY
-        times_s, row = (seconds(activity.begin_ns), seconds(activity.end_ns)), rows[activity.stream]
+        times_s, row = (seconds(activity.begin_ns), seconds(activity.end_ns)), rows[stream]
         spans.append(Span(*times_s, "gpu", activity.kind, activity.name, step, phase, row, activity.bytes, layer))
     for call in recording.calls:
         step, phase, _ = owners(call.begin_ns)
-        if step is not None and (call.thread == recording.thread or call.correlation in launched):
+        if step is not None and (call.thread == recording.thread or (call.process, call.correlation) in launched):
             times_s, row = (seconds(call.begin_ns), seconds(call.end_ns)), int(call.thread != recording.thread)
             spans.append(Span(*times_s, "host", "api", call.name, step, phase, row))
     facts = title.label, title.device, title.device_name, title.batch_size

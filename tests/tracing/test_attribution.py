@@ -72,3 +72,23 @@ def test_the_threads_of_a_modelled_input_stand_beside_the_host_and_not_on_the_gp
     (span,) = timeline.spans_in("io")
     assert (span.name, span.kind, span.duration_s) == ("decoding", "work", pytest.approx(400e-9))
     assert len(timeline.spans_in("gpu")) == len(recorded.activities)
+
+
+def test_streams_of_two_gpus_and_correlations_of_two_processes_are_told_apart():
+    calls = (
+        ApiCall("cudaLaunchKernel", MAIN, 1, 100, 110),
+        ApiCall("cudaLaunchKernel", MAIN + 1, 1, 520, 530, process=2),
+    )
+    activities = (
+        Activity("kernel", "first", STEP, 1, 700, 710),
+        Activity("kernel", "second", STEP, 1, 720, 730, device=1, process=2),
+    )
+    spans = gpu(assemble(TITLE, recording(calls=calls, activities=activities), "cupti"))
+    assert (spans["first"].phase, spans["first"].row) == ("forward", 0)
+    assert (spans["second"].phase, spans["second"].row) == (None, 1)
+
+
+def test_a_recording_without_devices_and_processes_is_read():
+    written = msgspec.json.encode(["kernel", "conv", STEP, 1, 700, 800])
+    activity = msgspec.json.decode(written, type=Activity)
+    assert (activity.device, activity.process) == (0, 0)

@@ -18,13 +18,22 @@ if TYPE_CHECKING:
     from tcbench.analysis.explanation import Explanation
     from tcbench.core.timeline import Timeline
 
+MOST_MIB = options.OUTPUT.option(
+    "--most-mib N",
+    "The largest trace of PyTorch's profiler that is read, in MiB when unpacked.",
+    2048,
+    takes="a whole number, 1 or more",
+    within=(1, None),
+)
+
 
 @command("Show what limits each cell, and what to try next.")
 def explain(
-    results: list[str] | None = options.results_argument(", or timelines of `tcbench profile`"),
+    results: list[str] | None = options.results_argument(", or timelines of `tcbench profile` or PyTorch's profiler"),
     details: bool = options.details_option("Also show a sentence per cell. "),
     quiet: bool = options.QUIET,
     format_: options.TableOrJson = options.FORMAT,
+    most_mib: int = MOST_MIB,
     out: Path = options.RESULTS_FOLDER,
 ) -> None:
     """Show for each cell what limits it, with the figures, and the rung to try next, with the expected rate and, if it
@@ -37,12 +46,19 @@ def explain(
     Examples:
     tcbench explain                                   the newest run
     tcbench explain results/*/naruse2018-*.jsonl --details
-    tcbench explain profile.json.gz                   what a timeline shows"""
+    tcbench explain profile.json.gz                   what a timeline shows
+    tcbench explain pytorch-trace.json.gz --json      what a trace of PyTorch's profiler shows"""
     from tcbench.commands.explain import table
     from tcbench.commands.forecast import forecast
     from tcbench.run import prediction
+    from tcbench.run.inputs import split_profiler_traces
     from tcbench.show import naming
 
+    profiler_traces, results = split_profiler_traces(results)
+    if profiler_traces:
+        _show_profiler_traces(profiler_traces, most_mib << 20, format_ == "json")
+        if not results:
+            return
     inputs = read_results(results, out, "timelines")
     if inputs.timelines:
         _show_timelines(inputs.timelines, format_ == "json")
@@ -109,3 +125,27 @@ def _show_timelines(timelines: Sequence[Timeline], json: bool) -> None:
     for place, timeline in enumerate(timelines):
         lines = [timeline.device_name, *timeline_lines(bottlenecks[place]), *cost_lines(costs[place])]
         typer.echo("\n".join([*[""] * bool(place), *lines]))
+
+
+def _show_profiler_traces(paths: Sequence[Path], most_bytes: int, json: bool) -> None:
+    """Print the verdict on each trace, as lines or JSON. Raises TraceError for a trace without work of a GPU."""
+    from tcbench.analysis.trace_verdict import judge
+    from tcbench.commands.explain import trace_report
+    from tcbench.core.errors import TraceError
+    from tcbench.tracing import kineto
+
+    verdicts = []
+    for path in paths:
+        verdict = judge(kineto.read(path, most_bytes))
+        if verdict is None:
+            raise TraceError(
+                f"{path}: a trace of {kineto.FORMAT} without work of a GPU; "
+                "record it with activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]"
+            )
+        verdicts.append((path.name, verdict))
+    if json:
+        typer.echo(trace_report.to_json(verdicts))
+        return
+    console = make_console()
+    for place, (name, verdict) in enumerate(verdicts):
+        console.say(*[""] * bool(place), *trace_report.lines(name, verdict))

@@ -139,8 +139,8 @@ class CuptiActivities:
             return
         stream, correlation = int(record.stream_id), int(record.correlation_id)
         n_bytes = int(record.bytes) if kind != "kernel" else None
-        in_graph = [int(getattr(record, field, 0)) or None for field in ("graph_node_id", "graph_id")]
-        self._activities.append(Activity(kind, name, stream, correlation, begin_ns, end_ns, n_bytes, *in_graph))
+        node, graph = (int(getattr(record, field, 0)) or None for field in ("graph_node_id", "graph_id"))
+        self._activities.append(Activity(kind, name, stream, correlation, begin_ns, end_ns, n_bytes, node, graph))
 
     def _add_call(self, names: dict[int, str], record: Any) -> None:
         """Store a call of the CUDA API."""

@@ -1,0 +1,183 @@
+"""The verdict on a training trace as lines and as JSON."""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from tcbench.analysis.trace_causes import IdleCause
+from tcbench.analysis.trace_verdict import TraceVerdict
+from tcbench.analysis.trace_window import StepSource
+from tcbench.core.training_trace import Overhead
+from tcbench.show.document import document
+from tcbench.show.format import counted, listed, milliseconds, number, percent
+
+LEAST_SHARE = 0.0005
+"""The smallest share that has a line."""
+
+_MOST_PHASES = 12
+
+_CAUSES: Mapping[IdleCause, str] = {
+    "synchronisation": "the host waited in a synchronisation",
+    "input": "the host waited for input",
+    "launch_call": "the host was in a call of the GPU's API, or the call's work was on its way",
+    "operator": "the host was in an operator of the framework",
+    "python": "the host ran Python or other code outside of operators",
+    "dispatch": "work had been launched and had not begun",
+    "stream_wait": "launched work had to wait for another stream",
+    "unknown": "the launch of the next work is not in the trace",
+}
+
+_SOURCES: Mapping[StepSource, str] = {
+    "profiler": "marked by the profiler",
+    "range": "ranges of the program named",
+    "optimizer": "from one update of the optimizer to the next",
+    "none": "",
+}
+
+_OVERHEADS: Mapping[Overhead, str] = {
+    "stacks": "Python stacks",
+    "modules": "modules",
+    "shapes": "shapes",
+    "memory": "memory",
+}
+
+
+def lines(name: str, verdict: TraceVerdict) -> list[str]:
+    """Return lines on a trace: the verdict, the steps, where the GPU's time went, phases, and notes."""
+    return [
+        f"{name}: {verdict.device_name}",
+        sentence(verdict),
+        _steps(verdict),
+        "",
+        "GPU time:" if not verdict.n_steps else "GPU time, per step:",
+        *_shares(verdict),
+        *_phases(verdict),
+        *(["", *notes(verdict)] if notes(verdict) else []),
+    ]
+
+
+def sentence(verdict: TraceVerdict) -> str:
+    """Return the verdict with the shares that it rests on."""
+    share = verdict.share
+    work, exposed = share(verdict.busy_ns - verdict.exposed_ns), share(verdict.exposed_ns)
+    waits = {
+        "the host": share(sum(verdict.causes[c] for c in ("synchronisation", "launch_call", "operator", "python"))),
+        "input": share(verdict.causes["input"]),
+        "work that had been launched": share(verdict.causes["dispatch"] + verdict.causes["stream_wait"]),
+        "no known reason": share(verdict.causes["unknown"]),
+    }
+    idle = f"the GPU is idle for {percent(share(verdict.idle_ns))} of the time"
+    longest = max(waits, key=lambda cause: waits[cause])
+    if waits[longest] >= LEAST_SHARE:
+        idle += f", {percent(waits[longest])} for {longest}"
+    communicates = (
+        f", communicates for {percent(exposed)} with no other work beside it" if exposed >= LEAST_SHARE else ""
+    )
+    return f"{verdict.limit}: the GPU works for {percent(work)} of the time{communicates}; {idle}"
+
+
+def _steps(verdict: TraceVerdict) -> str:
+    """Return a line on the steps and the window."""
+    if verdict.step_ns is None:
+        share = verdict.window_ns / verdict.recording_ns if verdict.recording_ns else 0.0
+        return (
+            f"no steps are marked: all figures are for the {milliseconds(verdict.window_ns * 1e-9)} from the GPU's "
+            f"first work to its last, {percent(share)} of the recording"
+        )
+    source = _SOURCES[verdict.source] + (f" '{verdict.step_name}'" if verdict.source == "range" else "")
+    steps = counted(verdict.n_steps, "step")
+    launches = number(verdict.launches_per_step or 0.0)
+    return f"{steps} of {milliseconds(verdict.step_ns * 1e-9)}, {source}; {launches} launches per step"
+
+
+def _shares(verdict: TraceVerdict) -> list[str]:
+    """Return a line per share of the window. The shares add up to 100%."""
+    shares = [
+        ("busy with its own work", verdict.busy_ns - verdict.exposed_ns),
+        ("busy with communication alone", verdict.exposed_ns),
+        *((f"idle: {text}", verdict.causes[cause]) for cause, text in _CAUSES.items()),
+    ]
+    n_steps = verdict.n_steps or 1
+    return [
+        f"  {percent(verdict.share(time_ns)):>6}  {milliseconds(time_ns * 1e-9 / n_steps):>9}  {text}"
+        for text, time_ns in shares
+        if verdict.share(time_ns) >= LEAST_SHARE
+    ]
+
+
+def _phases(verdict: TraceVerdict) -> list[str]:
+    """Return a line per phase, those with the most time if there are many."""
+    if len(verdict.phases) < 2:
+        return []
+    longest = sorted(verdict.phases, key=lambda phase: -(phase.work_ns + phase.idle_ns))[:_MOST_PHASES]
+    n_steps = verdict.n_steps or 1
+    return [
+        "",
+        "Where it was launched (time of kernels and copies, idle time before them, launches):",
+        *(
+            f"  {milliseconds(phase.work_ns * 1e-9 / n_steps):>9}  {milliseconds(phase.idle_ns * 1e-9 / n_steps):>9}  "
+            f"{number(phase.launches / n_steps):>6}  {phase.name}"
+            for phase in verdict.phases
+            if phase in longest
+        ),
+    ]
+
+
+def notes(verdict: TraceVerdict) -> list[str]:
+    """Return what a reader must know to judge the figures."""
+    texts = []
+    if verdict.overheads:
+        extras = listed([_OVERHEADS[overhead] for overhead in verdict.overheads])
+        texts.append(f"The recording of {extras} slowed the host; without it the GPU is idle for less time.")
+    if verdict.limit == "network-bound":
+        texts.append(
+            "The trace of one rank cannot tell a slow network from waiting for other ranks."
+            if verdict.ranks != 1
+            else "This trace cannot tell a slow network from waiting for other ranks."
+        )
+    if verdict.bus_bytes_per_s is not None:
+        texts.append(f"Bus bandwidth of the largest all-reduces: {number(verdict.bus_bytes_per_s / 1e9)} GB/s.")
+    if verdict.limit == "cannot be told":
+        texts.append("Too much idle time has a cause that the trace does not show, so that another limit is possible.")
+    if verdict.devices > 1:
+        texts.append(f"The figures are for the GPU with the most work of the {verdict.devices} in the trace.")
+    if verdict.invalid_events:
+        texts.append(f"{counted(verdict.invalid_events, 'event')} left out: they end before they begin.")
+    return texts
+
+
+def to_json(verdicts: Iterable[tuple[str, TraceVerdict]]) -> str:
+    """Return verdicts with the names of their files as JSON, as `docs/explain-trace.schema.json` describes it. Shares
+    are of the window."""
+    return document("tcbench-explain-trace", 1, traces=[_fields(name, verdict) for name, verdict in verdicts])
+
+
+def _fields(name: str, verdict: TraceVerdict) -> dict[str, object]:
+    share, n_steps = verdict.share, verdict.n_steps or 1
+    advice: Sequence[object] = ()
+    return {
+        "file": name,
+        "device_name": verdict.device_name,
+        "verdict": verdict.limit,
+        "window_s": verdict.window_ns * 1e-9,
+        "recording_s": verdict.recording_ns * 1e-9,
+        "steps": verdict.n_steps,
+        "step_source": verdict.source,
+        "step_s": None if verdict.step_ns is None else verdict.step_ns * 1e-9,
+        "busy": share(verdict.busy_ns),
+        "idle": share(verdict.idle_ns),
+        "communication": share(verdict.communication_ns),
+        "exposed_communication": share(verdict.exposed_ns),
+        "bus_bytes_per_s": verdict.bus_bytes_per_s,
+        "launches_per_step": verdict.launches_per_step,
+        "causes": {cause: share(time_ns) for cause, time_ns in verdict.causes.items()},
+        "phases": [
+            {
+                "name": phase.name,
+                "launches": phase.launches / n_steps,
+                "work_s": phase.work_ns * 1e-9 / n_steps,
+                "idle_s": phase.idle_ns * 1e-9 / n_steps,
+            }
+            for phase in verdict.phases
+        ],
+        "advice": advice,
+        "notes": notes(verdict),
+    }

@@ -1,0 +1,77 @@
+"""A trace of any training program, as a framework's profiler recorded it: GPU activities, API calls and host ranges.
+
+Readers in `tcbench.tracing` produce this form; `tcbench.analysis.trace_verdict` judges it. In contrast to a
+`Recording`, nothing in it was arranged by tcbench: there may be no steps, and ranges may have any name. Times are
+integer nanoseconds of the trace's own clock, which the host and all devices share.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+import msgspec
+
+from tcbench.core.recording import Activity, ApiCall
+
+ThreadKey = tuple[int, int]
+"""A thread: the ids of its process and of the thread."""
+
+NO_CORRELATION = 0
+"""The correlation of an activity or a call that the trace links to nothing."""
+
+Overhead = Literal["stacks", "modules", "shapes", "memory"]
+"""Extras that a profiler records on the host during the steps, so that the host becomes slower."""
+
+
+class UserRange(msgspec.Struct, frozen=True):
+    """A named range on a host thread, from the user's code or from the framework's own marks."""
+
+    name: str
+    thread: ThreadKey
+    begin_ns: int
+    end_ns: int
+
+    @property
+    def duration_ns(self) -> int:
+        """The length of the range."""
+        return self.end_ns - self.begin_ns
+
+
+class Collective(msgspec.Struct, frozen=True):
+    """A host range in which a thread started a collective operation of `bytes` per rank among `ranks`."""
+
+    name: str
+    bytes: int
+    ranks: int
+    thread: ThreadKey
+    begin_ns: int
+    end_ns: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingTrace:
+    """A trace of one process or several.
+
+    - `format`: the words that name the format to users, such as "PyTorch profiler".
+    - `begin_ns`, `end_ns`: the extent of the whole recording.
+    - `activities`: the work of all GPUs, sorted by its begin.
+    - `operators`: per thread the time in the framework's operators, as sorted disjoint intervals.
+    - `backward_threads`: the threads on which automatic differentiation ran.
+    - `overheads`: what was recorded besides times.
+    - `invalid_events`: the number of events that were left out because they end before they begin.
+    """
+
+    format: str
+    device_name: str
+    begin_ns: int
+    end_ns: int
+    activities: tuple[Activity, ...]
+    calls: tuple[ApiCall, ...]
+    ranges: tuple[UserRange, ...]
+    operators: Mapping[ThreadKey, tuple[tuple[int, int], ...]]
+    backward_threads: frozenset[ThreadKey] = frozenset()
+    collectives: tuple[Collective, ...] = ()
+    overheads: tuple[Overhead, ...] = ()
+    rank: int | None = None
+    ranks: int = 1
+    invalid_events: int = 0

@@ -1,0 +1,249 @@
+"""Reads traces of PyTorch's profiler (Kineto), with GPU activities of NVIDIA (CUPTI) or AMD (roctracer, rocprofiler).
+
+The format is Chrome's, with these categories: `kernel`, `gpu_memcpy`, `gpu_memset` on devices; `cuda_runtime`,
+`cuda_driver` for API calls, of HIP too; `cpu_op` for operators; `user_annotation` for ranges; `python_function` for
+stacks. `args.correlation` links an activity to the call that launched it. Times are microseconds, in fractions.
+"""
+
+from __future__ import annotations
+
+import sys
+import zlib
+from array import array
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from decimal import Decimal, InvalidOperation
+from pathlib import Path
+from typing import Any
+
+from tcbench.analysis import intervals
+from tcbench.core.errors import TraceError
+from tcbench.core.recording import Activity, ActivityKind, ApiCall
+from tcbench.core.text import plain
+from tcbench.core.training_trace import NO_CORRELATION, Collective, Overhead, ThreadKey, TrainingTrace, UserRange
+from tcbench.tracing import json_stream
+
+FORMAT = "PyTorch profiler"
+
+MOST_BYTES = 2 << 30
+"""The default limit of a trace's size when unpacked."""
+
+_ACTIVITIES: Mapping[str, ActivityKind] = {"kernel": "kernel", "gpu_memcpy": "copy", "gpu_memset": "memset"}
+_CALLS = ("cuda_runtime", "cuda_driver")
+_HOST_CATEGORIES = ("cpu_op", "user_annotation", "python_function", *_CALLS)
+_AUTOGRAD = "autograd::engine::evaluate_function"
+_COLLECTIVE = "record_param_comms"
+_OVERHEADS: Mapping[str, Overhead] = {
+    "with_stack": "stacks",
+    "with_modules": "modules",
+    "record_shapes": "shapes",
+    "profile_memory": "memory",
+}
+_DTYPE_BYTES = {
+    **dict.fromkeys(("Double", "Long", "ComplexFloat"), 8),
+    **dict.fromkeys(("Float", "Int"), 4),
+    **dict.fromkeys(("Half", "BFloat16", "Short"), 2),
+    **dict.fromkeys(("Byte", "Char", "Bool", "Float8_e4m3fn", "Float8_e5m2"), 1),
+}
+_MOST_NS = 1 << 62
+
+
+def is_foreign(path: Path) -> bool:
+    """Return whether a file is a Chrome trace that tcbench did not write: its first complete event lacks the fields of
+    a span. A file that cannot be read is not foreign."""
+    try:
+        for key, event in json_stream.members(path, 1 << 24):
+            if key == json_stream.EVENTS and isinstance(event, dict) and event.get("ph") == "X":
+                arguments = event.get("args")
+                return not (isinstance(arguments, dict) and "lane" in arguments)
+    except TraceError:
+        return False
+    return False
+
+
+def read(path: Path, most_bytes: int = MOST_BYTES) -> TrainingTrace:
+    """Return the trace in a file of at most `most_bytes` when unpacked. Raises TraceError."""
+    builder = _Builder()
+    for index, (key, value) in enumerate(json_stream.members(path, most_bytes)):
+        if key != json_stream.EVENTS:
+            builder.add_header(key, value)
+            continue
+        try:
+            builder.add_event(value)
+        except (KeyError, TypeError, ValueError, AttributeError, InvalidOperation, OverflowError) as error:
+            reason = f"{type(error).__name__}: {plain(str(error))[:80]}"
+            raise TraceError(f"{path}: event {index} of the Chrome trace is damaged ({reason})") from None
+    if not builder.is_kineto:
+        raise TraceError(
+            f"{path}: a Chrome trace without an event of PyTorch's profiler; expected its export_chrome_trace, "
+            "or a trace of `tcbench profile`"
+        )
+    return builder.trace()
+
+
+class _Builder:
+    """Collects the events of one file."""
+
+    def __init__(self) -> None:
+        self.is_kineto = False
+        self._activities: list[Activity] = []
+        self._calls: list[ApiCall] = []
+        self._ranges: list[UserRange] = []
+        self._collectives: list[Collective] = []
+        self._operators: dict[ThreadKey, array[int]] = defaultdict(lambda: array("q"))
+        self._backward_threads: set[ThreadKey] = set()
+        self._overheads: dict[Overhead, bool] = {}
+        self._device_name, self._ranks = "", 1
+        self._rank: int | None = None
+        self._begin_ns, self._end_ns, self._invalid_events = _MOST_NS, -_MOST_NS, 0
+
+    def add_header(self, key: str, value: Any) -> None:
+        """Add a member of the top-level object besides the events."""
+        if key == "deviceProperties" and isinstance(value, list):
+            names = [plain(str(device.get("name", ""))) for device in value if isinstance(device, dict)]
+            self._device_name = next(filter(None, names), "")
+        elif key == "distributedInfo" and isinstance(value, dict):
+            rank, ranks = value.get("rank"), value.get("world_size")
+            self._rank = rank if isinstance(rank, int) else None
+            self._ranks = ranks if isinstance(ranks, int) and ranks > 0 else 1
+        elif key in _OVERHEADS and value:
+            self._overheads[_OVERHEADS[key]] = True
+
+    def add_event(self, event: dict[str, Any]) -> None:
+        """Add an event. Raises an error if a field that the event needs is missing or of another type."""
+        category = event.get("cat")
+        if event.get("ph") != "X" or not isinstance(category, str):
+            if event.get("name") == "[memory]":
+                self._overheads["memory"] = True
+            return
+        kind = _ACTIVITIES.get(category)
+        if kind is None and category not in _HOST_CATEGORIES:
+            return
+        self.is_kineto = True
+        begin_ns = _nanoseconds(event["ts"])
+        end_ns = begin_ns + _nanoseconds(event.get("dur", 0))
+        if end_ns < begin_ns:
+            self._invalid_events += 1
+            return
+        self._begin_ns, self._end_ns = min(self._begin_ns, begin_ns), max(self._end_ns, end_ns)
+        if category == "python_function":
+            self._overheads["stacks"] = True
+            return
+        name, arguments = sys.intern(plain(str(event["name"]))), event.get("args") or {}
+        if kind is not None:
+            self._add_activity(kind, name, event, arguments, begin_ns, end_ns)
+            return
+        thread = (_identifier(event["pid"]), _identifier(event["tid"]))
+        if category in _CALLS:
+            correlation = int(arguments.get("correlation", NO_CORRELATION))
+            self._calls.append(ApiCall(name, thread[1], correlation, begin_ns, end_ns, thread[0]))
+        elif category == "user_annotation":
+            self._ranges.append(UserRange(name, thread, begin_ns, end_ns))
+        else:
+            self._operators[thread].extend((begin_ns, end_ns))
+            self._add_operator(name, arguments, thread, begin_ns, end_ns)
+
+    def _add_activity(
+        self,
+        kind: ActivityKind,
+        name: str,
+        event: Mapping[str, Any],
+        arguments: Mapping[str, Any],
+        begin_ns: int,
+        end_ns: int,
+    ) -> None:
+        """Add work of a GPU. Its process is found when all calls are known."""
+        device = int(arguments.get("device", event["pid"]))
+        stream = int(arguments.get("stream", event["tid"]))
+        correlation = int(arguments.get("correlation", NO_CORRELATION))
+        n_bytes = arguments.get("bytes")
+        n_bytes = n_bytes if isinstance(n_bytes, int) else None
+        self._activities.append(Activity(kind, name, stream, correlation, begin_ns, end_ns, n_bytes, device=device))
+
+    def _add_operator(self, name: str, arguments: Mapping[str, Any], thread: ThreadKey, *times_ns: int) -> None:
+        """Note what an operator tells besides its time."""
+        if name.startswith(_AUTOGRAD):
+            self._backward_threads.add(thread)
+        if "Input Dims" in arguments:
+            self._overheads["shapes"] = True
+        if name == _COLLECTIVE:
+            elements, ranks = arguments.get("In msg nelems"), arguments.get("Group size")
+            size = _DTYPE_BYTES.get(str(arguments.get("dtype")))
+            if isinstance(elements, int) and isinstance(ranks, int) and size and elements > 0 and ranks > 1:
+                collective = plain(str(arguments.get("Collective name", "")))
+                self._collectives.append(Collective(collective, elements * size, ranks, thread, *times_ns))
+
+    def trace(self) -> TrainingTrace:
+        """Return the trace of all events so far."""
+        activities = _with_processes(self._activities, self._calls)
+        return TrainingTrace(
+            format=FORMAT,
+            device_name=self._device_name or "GPU of unknown name",
+            begin_ns=self._begin_ns,
+            end_ns=self._end_ns,
+            activities=tuple(sorted(activities, key=lambda activity: (activity.begin_ns, activity.end_ns))),
+            calls=tuple(sorted(self._calls, key=lambda call: (call.begin_ns, -call.end_ns))),
+            ranges=tuple(sorted(self._ranges, key=lambda user_range: (user_range.begin_ns, -user_range.end_ns))),
+            operators={thread: _merged(times_ns) for thread, times_ns in self._operators.items()},
+            backward_threads=frozenset(self._backward_threads),
+            collectives=tuple(self._collectives),
+            overheads=tuple(overhead for overhead in _OVERHEADS.values() if overhead in self._overheads),
+            rank=self._rank,
+            ranks=self._ranks,
+            invalid_events=self._invalid_events,
+        )
+
+
+def _with_processes(activities: list[Activity], calls: Iterable[ApiCall]) -> list[Activity]:
+    """Return the activities with the process of the call that launched each.
+
+    Kineto does not write it. Where several processes have a call of an activity's correlation, the call is taken that
+    began last before the activity."""
+    correlated: dict[int, list[ApiCall]] = defaultdict(list)
+    for call in calls:
+        if call.correlation != NO_CORRELATION:
+            correlated[call.correlation].append(call)
+
+    def process(activity: Activity) -> int:
+        candidates = correlated.get(activity.correlation, ())
+        earlier = [call for call in candidates if call.begin_ns <= activity.begin_ns]
+        latest = max(earlier or candidates, key=lambda call: call.begin_ns, default=None)
+        return latest.process if latest else 0
+
+    linked = []
+    for each in activities:
+        times_ns, place = (each.begin_ns, each.end_ns), (each.device, process(each))
+        launch = each.stream, each.correlation
+        linked.append(Activity(each.kind, each.name, *launch, *times_ns, each.bytes, None, None, *place))
+    return linked
+
+
+def _merged(times_ns: array[int]) -> tuple[tuple[int, int], ...]:
+    """Return begins and ends in turn as sorted disjoint intervals."""
+    pairs = zip(times_ns[::2], times_ns[1::2], strict=True)
+    return tuple((int(begin), int(end)) for begin, end in intervals.union(pairs))
+
+
+def _identifier(value: Any) -> int:
+    """Return the id of a process or thread. Words, which Kineto writes for a few rows, become a number of their own."""
+    return value if isinstance(value, int) else zlib.crc32(str(value).encode())
+
+
+def _nanoseconds(microseconds: int | str) -> int:
+    """Return a time in whole nanoseconds. Raises ValueError if it is not a finite number, or beyond 146 years."""
+    if isinstance(microseconds, bool):
+        raise ValueError("a time that is no number")
+    if isinstance(microseconds, int):
+        time_ns = microseconds * 1000
+    else:
+        units, _, fraction = microseconds.partition(".")
+        if units.isdecimal() and fraction.isdecimal() and len(units) < 20:
+            time_ns = int(units) * 1000 + int((fraction + "000")[:3])
+        else:
+            number = Decimal(microseconds)
+            if not number.is_finite() or number.adjusted() > 18:
+                raise ValueError(f"a time of {microseconds[:20]}")
+            time_ns = int(number * 1000)
+    if abs(time_ns) > _MOST_NS:
+        raise ValueError(f"a time of {microseconds}")
+    return time_ns

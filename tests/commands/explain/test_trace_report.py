@@ -1,0 +1,90 @@
+"""`tcbench explain` on traces of PyTorch's profiler."""
+
+import json
+import os
+from pathlib import Path
+
+import planted_traces
+import pytest
+from command import tcbench
+
+SCHEMA = Path(__file__).parents[3] / "docs/explain-trace.schema.json"
+TRACES = os.environ.get("TCBENCH_TRACES")
+
+
+def explained(path: Path) -> dict:
+    done = tcbench(path.parent, "explain", path.name, "--json")
+    assert (done.code, done.err) == (0, "")
+    (trace,) = json.loads(done.out)["traces"]
+    return trace
+
+
+def test_the_lines_name_the_limit_the_step_and_shares_that_add_up(tmp_path):
+    truth = planted_traces.write(tmp_path / "t.json.gz", 3)
+    done = tcbench(tmp_path, "explain", "t.json.gz")
+    assert (done.code, done.err) == (0, "")
+    title, verdict, steps, *rest = done.out.splitlines()
+    assert title.startswith("t.json.gz: ")
+    assert verdict.startswith(("gpu-bound: ", "host-bound: ", "input-bound: ", "network-bound: ", "balanced: "))
+    assert f"{truth.steps} step" in steps
+    shares = [float(line.split("%")[0].strip("< ")) for line in rest if "%" in line]
+    assert sum(shares) == pytest.approx(100, abs=0.5)
+
+
+@pytest.mark.parametrize("seed", [3, 5])
+def test_the_json_follows_its_schema(tmp_path, seed):
+    validation = pytest.importorskip("jsonschema")
+    planted_traces.write(tmp_path / "t.json", seed)
+    document = json.loads(tcbench(tmp_path, "explain", "t.json", "--json").out)
+    validation.validate(document, json.loads(SCHEMA.read_text(encoding="utf-8")))
+    (trace,) = document["traces"]
+    assert sum(trace["causes"].values()) == pytest.approx(trace["idle"])
+    assert trace["busy"] + trace["idle"] == pytest.approx(1)
+    assert trace["step_s"] * trace["steps"] == pytest.approx(trace["window_s"])
+
+
+def test_a_trace_without_work_of_a_gpu_is_refused_with_what_is_missing(tmp_path):
+    operator = {"ph": "X", "cat": "cpu_op", "name": "aten::add", "pid": 1, "tid": 1, "ts": 1, "dur": 1}
+    (tmp_path / "t.json").write_text(json.dumps([operator]), encoding="utf-8")
+    done = tcbench(tmp_path, "explain", "t.json")
+    assert (done.code, done.out, len(done.err.splitlines())) == (2, "", 1)
+    assert "without work of a GPU; record it with activities=" in done.err
+
+
+def test_a_report_of_a_trace_is_refused_and_not_of_the_newest_run(tmp_path):
+    planted_traces.write(tmp_path / "t.json", 3)
+    done = tcbench(tmp_path, "report", "t.json", "-o", "page.html")
+    assert (done.code, len(done.err.splitlines())) == (2, 1)
+    assert done.err.endswith("t.json: a trace of PyTorch's profiler; `tcbench explain` reads it\n")
+
+
+def test_a_trace_above_the_limit_is_refused_with_the_option_that_raises_it(tmp_path):
+    planted_traces.write(tmp_path / "t.json", 3)
+    with open(tmp_path / "t.json", "ab") as file:
+        file.write(b" " * (1 << 20))
+    done = tcbench(tmp_path, "explain", "t.json", "--most-mib", "1")
+    assert (done.code, len(done.err.splitlines())) == (2, 1)
+    assert "--most-mib" in done.err
+
+
+PUBLIC = {  # step in ms, idle, exposed communication, verdict; with the sources of the figures in docs/bottleneck.md
+    "v100-5-steps": (96.2, 0.0263, 0, "gpu-bound"),
+    "a100-nccl-2-ranks": (222, 0.767, None, "host-bound"),
+    "a100-dlrm": (77.5, 0.162, None, "gpu-bound"),
+    "a100-alexnet-no-steps": (None, 0.9949, 0, "host-bound"),
+    "mi300x-resnet-ddp": (18.8, 0.005, 0.62, "network-bound"),
+    "h100-qwen": (None, 0.0856, 0, "gpu-bound"),
+    "h100-vit": (None, 0.838, 0, "host-bound"),
+}
+
+
+@pytest.mark.skipif(not TRACES, reason="TCBENCH_TRACES names no folder of public traces")
+@pytest.mark.parametrize("name", PUBLIC)
+def test_public_traces_have_the_reference_figures(name):
+    step_ms, idle, exposed, verdict = PUBLIC[name]
+    trace = explained(Path(TRACES) / f"{name}.json.gz")
+    assert trace["verdict"] == verdict
+    assert trace["idle"] == pytest.approx(idle, abs=0.01)
+    assert exposed is None or trace["exposed_communication"] == pytest.approx(exposed, abs=0.01)
+    assert step_ms is None or trace["step_s"] * 1e3 == pytest.approx(step_ms, abs=1)
+    assert trace["causes"]["unknown"] < 0.05 * trace["idle"]
