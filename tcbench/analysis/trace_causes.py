@@ -138,7 +138,7 @@ class _Host:
                 times.setdefault(key, []).append((user_range.begin_ns, user_range.end_ns))
         for thread, operators in trace.operators.items():
             times[thread, "operator"] = list(operators)
-        self._times = {key: _Cover(values) for key, values in times.items()}
+        self._times = {key: Cover(values) for key, values in times.items()}
 
     def split(self, begin: int, end: int, thread: ThreadKey) -> Iterator[tuple[int, int, HostCause]]:
         """Yield the parts of an interval with their causes, in no order. `thread` is the launching thread."""
@@ -159,8 +159,8 @@ class _Host:
         yield from ((*part, "python") for part in rest)
 
 
-class _Cover:
-    """A set of time that is asked for small parts of it."""
+class Cover:
+    """A set of times, which looks up quickly which part of a short interval is in it."""
 
     def __init__(self, times: Iterable[_Interval]) -> None:
         self._intervals = [(int(begin), int(end)) for begin, end in intervals.union(times)]

@@ -1,7 +1,8 @@
 """The limit of the training that a trace recorded. Pure functions.
 
-The window's time is divided into shares that add up to 1: the GPU's own work, communication that overlaps with no other
-work, and idle time by cause. The verdict is the largest of four sums of these. It therefore cannot contradict them.
+The window's time is divided into shares that add up to 1: the GPU's own work, communication that overlaps with none of
+it, recomputation of activations that overlaps with neither, and idle time by cause. The verdict is the largest of four
+sums of these. It therefore cannot contradict them.
 """
 
 import re
@@ -11,7 +12,7 @@ from typing import Literal
 
 from tcbench.analysis import intervals
 from tcbench.analysis.bottleneck import BALANCED_ABOVE
-from tcbench.analysis.trace_causes import IdleCause, IdleGap, idle_gaps, total_causes
+from tcbench.analysis.trace_causes import Cover, IdleCause, IdleGap, idle_gaps, total_causes
 from tcbench.analysis.trace_window import StepSource, Window, find_window
 from tcbench.core.recording import Activity, ApiCall
 from tcbench.core.training_trace import Collective, Overhead, TrainingTrace
@@ -43,7 +44,8 @@ class TraceVerdict:
     """The verdict on a trace, with the times that it rests on, in nanoseconds of the window.
 
     - `busy_ns`: the time in which anything ran on the device; `communication_ns`: the time of kernels that move data
-      between GPUs; `exposed_ns`: the part of it that overlaps with no other work.
+      between GPUs; `exposed_ns`: the part of it that overlaps with no work but recomputation; `recomputation_ns`: the
+      recomputation of activations that overlaps with no other work and no communication.
     - `recording_ns`: the length of the whole recording; `devices`: the number of GPUs in it.
     - `launches`: the calls that launched the work of the window.
     - `bus_bytes_per_s`: the bus bandwidth of the largest all-reduces, None if their sizes are not in the trace.
@@ -60,6 +62,7 @@ class TraceVerdict:
     busy_ns: int
     communication_ns: int
     exposed_ns: int
+    recomputation_ns: int
     causes: Mapping[IdleCause, int]
     launches: int
     phases: tuple[PhaseShare, ...]
@@ -67,6 +70,11 @@ class TraceVerdict:
     overheads: tuple[Overhead, ...]
     ranks: int
     invalid_events: int
+
+    @property
+    def work_ns(self) -> int:
+        """The time in which the GPU computed or copied, without recomputation."""
+        return self.busy_ns - self.exposed_ns - self.recomputation_ns
 
     @property
     def idle_ns(self) -> int:
@@ -93,15 +101,18 @@ def judge(trace: TrainingTrace) -> TraceVerdict | None:
     window = find_window(trace)
     if window is None or not window.length_ns:
         return None
-    everything = _busy(window, window.activities)
-    work = _busy(window, [each for each in window.activities if not is_communication(each)])
-    communication = _busy(window, [each for each in window.activities if is_communication(each)])
+    recomputed = _recomputed(trace, window)
+    communication = [each for each in window.activities if is_communication(each)]
+    work = [each for each in window.activities if not is_communication(each) and id(each) not in recomputed]
+    work_ns, progress_ns, busy_ns = (
+        round(intervals.length(_busy(window, activities)))
+        for activities in (work, [*work, *communication], window.activities)
+    )
     gaps = list(idle_gaps(trace, window))
     causes = total_causes(gaps)
-    exposed_ns = round(intervals.length(everything) - intervals.length(work))
     launched = {(launch.process, launch.correlation) for launch in window.launches if launch is not None}
     return TraceVerdict(
-        limit=_limit(round(intervals.length(work)), exposed_ns, causes),
+        limit=_limit(work_ns + busy_ns - progress_ns, progress_ns - work_ns, causes),
         device_name=trace.device_name,
         source=window.source,
         step_name=window.step_name,
@@ -109,9 +120,10 @@ def judge(trace: TrainingTrace) -> TraceVerdict | None:
         window_ns=window.length_ns,
         recording_ns=trace.end_ns - trace.begin_ns,
         devices=len({activity.device for activity in trace.activities}),
-        busy_ns=round(intervals.length(everything)),
-        communication_ns=round(intervals.length(communication)),
-        exposed_ns=exposed_ns,
+        busy_ns=busy_ns,
+        communication_ns=round(intervals.length(_busy(window, communication))),
+        exposed_ns=progress_ns - work_ns,
+        recomputation_ns=busy_ns - progress_ns,
         causes=causes,
         launches=len(launched),
         phases=_phases(trace, window, gaps),
@@ -125,6 +137,18 @@ def judge(trace: TrainingTrace) -> TraceVerdict | None:
 def is_communication(activity: Activity) -> bool:
     """Return whether an activity is a kernel that moves data between GPUs."""
     return activity.kind == "kernel" and _COMMUNICATION.search(activity.name) is not None
+
+
+def _recomputed(trace: TrainingTrace, window: Window) -> set[int]:
+    """Return the ids of the activities that were launched while activations were recomputed."""
+    times = {thread: Cover(parts) for thread, parts in trace.recomputation.items()}
+    return {
+        id(activity)
+        for activity, launch in zip(window.activities, window.launches, strict=True)
+        if launch is not None
+        and (cover := times.get((launch.process, launch.thread)))
+        and cover.within(launch.begin_ns, launch.begin_ns + 1)
+    }
 
 
 def _busy(window: Window, activities: Iterable[Activity]) -> intervals.Intervals:

@@ -6,7 +6,7 @@ integer nanoseconds of the trace's own clock, which the host and all devices sha
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 import msgspec
@@ -57,6 +57,7 @@ class TrainingTrace:
     - `activities`: the work of all GPUs, sorted by its begin.
     - `operators`: per thread the time in the framework's operators, as sorted disjoint intervals.
     - `backward_threads`: the threads on which automatic differentiation ran.
+    - `recomputation`: per thread the time in which the backward pass computes activations again (checkpointing).
     - `overheads`: what was recorded besides times.
     - `invalid_events`: the number of events that were left out because they end before they begin.
     """
@@ -70,6 +71,7 @@ class TrainingTrace:
     ranges: tuple[UserRange, ...]
     operators: Mapping[ThreadKey, tuple[tuple[int, int], ...]]
     backward_threads: frozenset[ThreadKey] = frozenset()
+    recomputation: Mapping[ThreadKey, tuple[tuple[int, int], ...]] = field(default_factory=dict)
     collectives: tuple[Collective, ...] = ()
     overheads: tuple[Overhead, ...] = ()
     rank: int | None = None

@@ -7,6 +7,8 @@ stacks. `args.correlation` links an activity to the call that launched it. Times
 
 from __future__ import annotations
 
+import bisect
+import re
 import sys
 import zlib
 from array import array
@@ -33,6 +35,10 @@ _CALLS = ("cuda_runtime", "cuda_driver")
 _HOST_CATEGORIES = ("cpu_op", "user_annotation", "python_function", *_CALLS)
 _AUTOGRAD = "autograd::engine::evaluate_function"
 _COLLECTIVE = "record_param_comms"
+_CHECKPOINT = "CheckpointFunctionBackward"
+"""The operator in which torch.utils.checkpoint with use_reentrant=True first recomputes, then differentiates."""
+_RECOMPUTE = re.compile(r"torch/utils/checkpoint\.py\(\d+\): recompute_fn")
+"""The Python function in which torch.utils.checkpoint with use_reentrant=False recomputes."""
 _OVERHEADS: Mapping[str, Overhead] = {
     "with_stack": "stacks",
     "with_modules": "modules",
@@ -91,7 +97,9 @@ class _Builder:
         self._ranges: list[UserRange] = []
         self._collectives: list[Collective] = []
         self._operators: dict[ThreadKey, array[int]] = defaultdict(lambda: array("q"))
-        self._backward_threads: set[ThreadKey] = set()
+        self._autograd: dict[ThreadKey, list[int]] = defaultdict(list)  # begins of operators of the backward pass
+        self._checkpoints: list[UserRange] = []
+        self._recomputed: dict[ThreadKey, array[int]] = defaultdict(lambda: array("q"))
         self._overheads: dict[Overhead, bool] = {}
         self._device_name, self._ranks = "", 1
         self._rank: int | None = None
@@ -128,6 +136,8 @@ class _Builder:
         self._begin_ns, self._end_ns = min(self._begin_ns, begin_ns), max(self._end_ns, end_ns)
         if category == "python_function":
             self._overheads["stacks"] = True
+            if _RECOMPUTE.search(str(event["name"])):
+                self._recomputed[_identifier(event["pid"]), _identifier(event["tid"])].extend((begin_ns, end_ns))
             return
         name, arguments = sys.intern(plain(str(event["name"]))), event.get("args") or {}
         if kind is not None:
@@ -163,7 +173,9 @@ class _Builder:
     def _add_operator(self, name: str, arguments: Mapping[str, Any], thread: ThreadKey, *times_ns: int) -> None:
         """Note what an operator tells besides its time."""
         if name.startswith(_AUTOGRAD):
-            self._backward_threads.add(thread)
+            self._autograd[thread].append(times_ns[0])
+        elif name == _CHECKPOINT:
+            self._checkpoints.append(UserRange(name, thread, *times_ns))
         if "Input Dims" in arguments:
             self._overheads["shapes"] = True
         if name == _COLLECTIVE:
@@ -185,13 +197,24 @@ class _Builder:
             calls=tuple(sorted(self._calls, key=lambda call: (call.begin_ns, -call.end_ns))),
             ranges=tuple(sorted(self._ranges, key=lambda user_range: (user_range.begin_ns, -user_range.end_ns))),
             operators={thread: _merged(times_ns) for thread, times_ns in self._operators.items()},
-            backward_threads=frozenset(self._backward_threads),
+            backward_threads=frozenset(self._autograd),
+            recomputation=self._recomputation(),
             collectives=tuple(self._collectives),
             overheads=tuple(overhead for overhead in _OVERHEADS.values() if overhead in self._overheads),
             rank=self._rank,
             ranks=self._ranks,
             invalid_events=self._invalid_events,
         )
+
+    def _recomputation(self) -> dict[ThreadKey, tuple[tuple[int, int], ...]]:
+        """Return the time on each thread in which activations are recomputed."""
+        begins = {thread: sorted(times_ns) for thread, times_ns in self._autograd.items()}
+        for checkpoint in self._checkpoints:
+            following = begins.get(checkpoint.thread, [])
+            place = bisect.bisect_right(following, checkpoint.begin_ns)
+            end_ns = min(checkpoint.end_ns, *following[place : place + 1], _MOST_NS)
+            self._recomputed[checkpoint.thread].extend((checkpoint.begin_ns, end_ns))
+        return {thread: _merged(times_ns) for thread, times_ns in self._recomputed.items()}
 
 
 def _with_processes(activities: list[Activity], calls: Iterable[ApiCall]) -> list[Activity]:

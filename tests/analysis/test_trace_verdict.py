@@ -121,6 +121,12 @@ def test_communication_beside_work_is_hidden_and_alone_it_is_exposed():
     assert verdict.limit == "network-bound"
 
 
+def test_communication_beside_recomputation_is_exposed():
+    launches = [launch(1, 0, 20, 100), launch(2, 10, 50, 400, "ncclX", 20), launch(3, 200, 220, 600)]
+    verdict = judge(make_trace(launches, recomputation={MAIN: ((190, 300),)}))
+    assert (verdict.work_ns, verdict.exposed_ns, verdict.recomputation_ns) == (80, 300, 200)
+
+
 @pytest.mark.parametrize(
     "name", ["ncclKernel_AllReduce_RING_LL", "rcclGenericKernel<1>", "void vllm::cross_device_reduce_1stage"]
 )

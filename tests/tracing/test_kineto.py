@@ -63,6 +63,14 @@ def test_what_was_recorded_besides_times_is_known(tmp_path):
     assert trace.overheads == ("stacks", "shapes", "memory")
 
 
+def test_recomputation_is_known_by_pytorchs_function_or_ends_where_the_backward_pass_goes_on(tmp_path):
+    function = event("python_function", "torch/utils/checkpoint.py(1500): recompute_fn", 100, 20, tid=2)
+    reentrant = event("cpu_op", "CheckpointFunctionBackward", 200, 50, tid=3)
+    backward = [event("cpu_op", "autograd::engine::evaluate_function: Mul", ts, 9, tid=3) for ts in (199, 230, 240)]
+    trace = kineto.read(write(tmp_path / "t.json", [*SMALL, function, reentrant, *backward]))
+    assert trace.recomputation == {(1, 2): ((100_000, 120_000),), (1, 3): ((200_000, 230_000),)}
+
+
 def test_an_event_that_ends_before_it_begins_is_left_out_and_counted(tmp_path):
     trace = kineto.read(write(tmp_path / "t.json", [*SMALL, event("cpu_op", "x", 5, -3)]))
     assert (trace.invalid_events, len(trace.activities)) == (1, 1)

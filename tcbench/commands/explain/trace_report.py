@@ -57,7 +57,7 @@ def lines(name: str, verdict: TraceVerdict) -> list[str]:
 def sentence(verdict: TraceVerdict) -> str:
     """Return the verdict with the shares that it rests on."""
     share = verdict.share
-    work, exposed = share(verdict.busy_ns - verdict.exposed_ns), share(verdict.exposed_ns)
+    work, exposed = share(verdict.work_ns + verdict.recomputation_ns), share(verdict.exposed_ns)
     waits = {
         "the host": share(sum(verdict.causes[c] for c in ("synchronisation", "launch_call", "operator", "python"))),
         "input": share(verdict.causes["input"]),
@@ -68,9 +68,7 @@ def sentence(verdict: TraceVerdict) -> str:
     longest = max(waits, key=lambda cause: waits[cause])
     if waits[longest] >= LEAST_SHARE:
         idle += f", {percent(waits[longest])} for {longest}"
-    communicates = (
-        f", communicates for {percent(exposed)} with no other work beside it" if exposed >= LEAST_SHARE else ""
-    )
+    communicates = f", communicates alone for {percent(exposed)}" if exposed >= LEAST_SHARE else ""
     return f"{verdict.limit}: the GPU works for {percent(work)} of the time{communicates}; {idle}"
 
 
@@ -91,8 +89,9 @@ def _steps(verdict: TraceVerdict) -> str:
 def _shares(verdict: TraceVerdict) -> list[str]:
     """Return a line per share of the window. The shares add up to 100%."""
     shares = [
-        ("busy with its own work", verdict.busy_ns - verdict.exposed_ns),
-        ("busy with communication alone", verdict.exposed_ns),
+        ("busy with its own work", verdict.work_ns),
+        ("busy with communication alone, or beside recomputation", verdict.exposed_ns),
+        ("busy with the recomputation of activations", verdict.recomputation_ns),
         *((f"idle: {text}", verdict.causes[cause]) for cause, text in _CAUSES.items()),
     ]
     n_steps = verdict.n_steps or 1
@@ -166,6 +165,7 @@ def _fields(name: str, verdict: TraceVerdict) -> dict[str, object]:
         "idle": share(verdict.idle_ns),
         "communication": share(verdict.communication_ns),
         "exposed_communication": share(verdict.exposed_ns),
+        "recomputation": share(verdict.recomputation_ns),
         "bus_bytes_per_s": verdict.bus_bytes_per_s,
         "launches_per_step": verdict.launches_per_step,
         "causes": {cause: share(time_ns) for cause, time_ns in verdict.causes.items()},

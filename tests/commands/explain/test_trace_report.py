@@ -72,7 +72,7 @@ PUBLIC = {  # step in ms, idle, exposed communication, verdict; with the sources
     "a100-nccl-2-ranks": (222, 0.767, None, "host-bound"),
     "a100-dlrm": (77.5, 0.162, None, "gpu-bound"),
     "a100-alexnet-no-steps": (None, 0.9949, 0, "host-bound"),
-    "mi300x-resnet-ddp": (18.8, 0.005, 0.62, "network-bound"),
+    "mi300x-resnet-ddp": (18.8, 0.005, 0.678, "network-bound"),
     "h100-qwen": (None, 0.0856, 0, "gpu-bound"),
     "h100-vit": (None, 0.838, 0, "host-bound"),
 }
