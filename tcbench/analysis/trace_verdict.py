@@ -48,9 +48,12 @@ class TraceVerdict:
       recomputation of activations that overlaps with no other work and no communication.
     - `recording_ns`: the length of the whole recording; `devices`: the number of GPUs in it.
     - `launches`: the calls that launched the work of the window.
+    - `window`, `gaps`: the window that was judged, and its idle time.
     - `bus_bytes_per_s`: the bus bandwidth of the largest all-reduces, None if their sizes are not in the trace.
     """
 
+    window: Window
+    gaps: tuple[IdleGap, ...]
     limit: TraceLimit
     device_name: str
     source: StepSource
@@ -101,17 +104,19 @@ def judge(trace: TrainingTrace) -> TraceVerdict | None:
     window = find_window(trace)
     if window is None or not window.length_ns:
         return None
-    recomputed = _recomputed(trace, window)
+    recomputed = recomputed_work(trace, window)
     communication = [each for each in window.activities if is_communication(each)]
     work = [each for each in window.activities if not is_communication(each) and id(each) not in recomputed]
     work_ns, progress_ns, busy_ns = (
-        round(intervals.length(_busy(window, activities)))
+        round(intervals.length(busy_time(window, activities)))
         for activities in (work, [*work, *communication], window.activities)
     )
-    gaps = list(idle_gaps(trace, window))
+    gaps = tuple(idle_gaps(trace, window))
     causes = total_causes(gaps)
     launched = {(launch.process, launch.correlation) for launch in window.launches if launch is not None}
     return TraceVerdict(
+        window=window,
+        gaps=gaps,
         limit=_limit(work_ns + busy_ns - progress_ns, progress_ns - work_ns, causes),
         device_name=trace.device_name,
         source=window.source,
@@ -121,7 +126,7 @@ def judge(trace: TrainingTrace) -> TraceVerdict | None:
         recording_ns=trace.end_ns - trace.begin_ns,
         devices=len({activity.device for activity in trace.activities}),
         busy_ns=busy_ns,
-        communication_ns=round(intervals.length(_busy(window, communication))),
+        communication_ns=round(intervals.length(busy_time(window, communication))),
         exposed_ns=progress_ns - work_ns,
         recomputation_ns=busy_ns - progress_ns,
         causes=causes,
@@ -139,7 +144,7 @@ def is_communication(activity: Activity) -> bool:
     return activity.kind == "kernel" and _COMMUNICATION.search(activity.name) is not None
 
 
-def _recomputed(trace: TrainingTrace, window: Window) -> set[int]:
+def recomputed_work(trace: TrainingTrace, window: Window) -> set[int]:
     """Return the ids of the activities that were launched while activations were recomputed."""
     times = {thread: Cover(parts) for thread, parts in trace.recomputation.items()}
     return {
@@ -151,7 +156,7 @@ def _recomputed(trace: TrainingTrace, window: Window) -> set[int]:
     }
 
 
-def _busy(window: Window, activities: Iterable[Activity]) -> intervals.Intervals:
+def busy_time(window: Window, activities: Iterable[Activity]) -> intervals.Intervals:
     """Return the time of the window in which any of the activities ran."""
     begin, end = window.begin_ns, window.end_ns
     return intervals.union((max(each.begin_ns, begin), min(each.end_ns, end)) for each in activities)
@@ -178,7 +183,7 @@ def _limit(work_ns: int, exposed_ns: int, causes: Mapping[IdleCause, int]) -> Tr
     return "balanced" if second_ns > BALANCED_ABOVE * largest_ns else limit
 
 
-def _phases(trace: TrainingTrace, window: Window, gaps: list[IdleGap]) -> tuple[PhaseShare, ...]:
+def _phases(trace: TrainingTrace, window: Window, gaps: Iterable[IdleGap]) -> tuple[PhaseShare, ...]:
     """Return the phases in the order in which they first launch: the outermost ranges within a step on the thread of
     the steps, and `backward` for launches of other threads outside of these."""
     outermost: list[tuple[int, int, str]] = []
