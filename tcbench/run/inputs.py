@@ -238,14 +238,13 @@ def split_timelines(paths: Iterable[Path]) -> tuple[list[Path], list[Path]]:
 
 def split_profiler_traces(names: Iterable[str] | None) -> tuple[list[Path], list[str] | None]:
     """Split names into traces of other profilers and all others; None stays None."""
-    from tcbench.tracing import kineto
+    from tcbench import tracing
 
     if names is None:
         return [], None
     names = list(names)
-    suffixes = (".json", ".json.gz")
-    files_named = {name: Path(name) for name in names if name.lower().endswith(suffixes) and Path(name).is_file()}
-    traces = {name: path for name, path in files_named.items() if kineto.is_foreign(path)}
+    files_named = {name: Path(name) for name in names if name.lower().endswith(TIMELINES) and Path(name).is_file()}
+    traces = {name: path for name, path in files_named.items() if tracing.is_training(path)}
     return list(traces.values()), [name for name in names if name not in traces]
 
 

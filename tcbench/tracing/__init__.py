@@ -1,6 +1,7 @@
-"""Timelines from files that Nsight Systems, CUPTI or tcbench itself recorded, and Chrome traces.
+"""Timelines and traces from files that Nsight Systems, CUPTI, PyTorch's profiler or tcbench itself recorded.
 
-This package converts recordings to `Timeline`s. It does not analyse them."""
+This package converts recordings to `Timeline`s, which show steps that tcbench arranged, and to `TrainingTrace`s, which
+show any program. It does not analyse them."""
 
 import tempfile
 from pathlib import Path
@@ -8,6 +9,7 @@ from pathlib import Path
 from tcbench.core import files, store
 from tcbench.core.errors import TraceError
 from tcbench.core.timeline import Timeline
+from tcbench.core.training_trace import TrainingTrace
 from tcbench.tracing import kineto, nsys, perfetto
 from tcbench.tracing.attribution import from_record
 
@@ -24,8 +26,8 @@ def read(path: Path) -> tuple[Timeline, ...]:
     name = path.name.lower()
     try:
         if name.endswith((".json", ".json.gz")):
-            if kineto.is_foreign(path):
-                kineto.read(path)
+            if is_training(path):
+                read_training(path)
                 raise TraceError(f"{path}: a trace of PyTorch's profiler; `tcbench explain` reads it")
             return perfetto.read(path)
         if name.endswith(".sqlite"):
@@ -40,6 +42,27 @@ def read(path: Path) -> tuple[Timeline, ...]:
     except ValueError as error:
         raise TraceError(f"{path}: {error}") from None
     raise TraceError(f"{path}: expected {FILES}")
+
+
+def is_training(path: Path) -> bool:
+    """Return whether a file is a trace of any training, without steps of tcbench, which `read_training` reads. A file
+    that cannot be read is not one."""
+    return path.name.lower().endswith((".json", ".json.gz")) and kineto.is_foreign(path)
+
+
+def read_training(path: Path, most_bytes: int = kineto.MOST_BYTES) -> TrainingTrace:
+    """Return the trace of any training in a file of at most `most_bytes` when unpacked. Raises TraceError, also if the
+    trace has no work of a GPU."""
+    trace = kineto.read(path, most_bytes)
+    if all(activity.begin_ns == activity.end_ns for activity in trace.activities):
+        raise without_work(path, trace)
+    return trace
+
+
+def without_work(path: Path, trace: TrainingTrace) -> TraceError:
+    """Return the error for a trace that has no work of a GPU, with what would record it."""
+    remedy = "record it with activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]"
+    return TraceError(f"{path}: a trace of {trace.format} without work of a GPU; {remedy}")
 
 
 def _read_records(path: Path) -> tuple[Timeline, ...]:

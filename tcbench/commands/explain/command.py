@@ -129,19 +129,16 @@ def _show_timelines(timelines: Sequence[Timeline], json: bool) -> None:
 
 def _show_profiler_traces(paths: Sequence[Path], most_bytes: int, json: bool) -> None:
     """Print the verdict on each trace, as lines or JSON. Raises TraceError for a trace without work of a GPU."""
+    from tcbench import tracing
     from tcbench.analysis.trace_verdict import judge
     from tcbench.commands.explain import trace_report
-    from tcbench.core.errors import TraceError
-    from tcbench.tracing import kineto
 
     verdicts = []
     for path in paths:
-        verdict = judge(kineto.read(path, most_bytes))
+        trace = tracing.read_training(path, most_bytes)
+        verdict = judge(trace)
         if verdict is None:
-            raise TraceError(
-                f"{path}: a trace of {kineto.FORMAT} without work of a GPU; "
-                "record it with activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]"
-            )
+            raise tracing.without_work(path, trace)
         verdicts.append((path.name, verdict))
     if json:
         typer.echo(trace_report.to_json(verdicts))
