@@ -12,15 +12,13 @@ from typing import Literal
 
 from tcbench.analysis import intervals
 from tcbench.analysis.bottleneck import BALANCED_ABOVE
+from tcbench.analysis.kernel_kinds import kernel_kind
 from tcbench.analysis.trace_causes import Cover, IdleCause, IdleGap, idle_gaps, total_causes
 from tcbench.analysis.trace_window import StepSource, Window, find_window
 from tcbench.core.recording import Activity, ApiCall
 from tcbench.core.training_trace import Collective, Overhead, TrainingTrace
 
 TraceLimit = Literal["input-bound", "host-bound", "gpu-bound", "network-bound", "balanced", "cannot be told"]
-
-_COMMUNICATION = re.compile(r"nccl|rccl|nvshmem|oneccl|cross_device_reduce", re.IGNORECASE)
-"""Libraries whose kernels move data between GPUs."""
 
 _HOST: tuple[IdleCause, ...] = ("synchronisation", "launch_call", "operator", "python")
 _DEVICE: tuple[IdleCause, ...] = ("dispatch", "stream_wait")
@@ -141,7 +139,7 @@ def judge(trace: TrainingTrace) -> TraceVerdict | None:
 
 def is_communication(activity: Activity) -> bool:
     """Return whether an activity is a kernel that moves data between GPUs."""
-    return activity.kind == "kernel" and _COMMUNICATION.search(activity.name) is not None
+    return activity.kind == "kernel" and kernel_kind(activity.name) == "communication"
 
 
 def recomputed_work(trace: TrainingTrace, window: Window) -> set[int]:
