@@ -131,7 +131,7 @@ def _show_profiler_traces(paths: Sequence[Path], most_bytes: int, json: bool) ->
     """Print the verdict on each trace, as lines or JSON. Raises TraceError for a trace without work of a GPU."""
     from tcbench import tracing
     from tcbench.analysis.trace_verdict import judge
-    from tcbench.commands.explain import trace_report
+    from tcbench.show import trace_report
 
     verdicts = []
     for path in paths:
