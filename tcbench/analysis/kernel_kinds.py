@@ -83,3 +83,18 @@ def kernel_kind(name: str) -> KernelKind:
     """Return the kind of a kernel: that of the first rule that matches its name and template arguments."""
     text = signature(name)
     return next((kind for kind, pattern in _PATTERNS if pattern.search(text)), "other")
+
+
+_TF32 = re.compile(r"tf32|tensorop_s1688(?!.*16_)", re.IGNORECASE)
+_LOW_PRECISION = re.compile(
+    r"f16|bf16|half|bfloat|[hsi](884|16816|1688)(?!.*tf32)|_[BH](B|H|_B|_H)|fp8|int8|e4m3", re.IGNORECASE
+)
+_FP32 = re.compile(r"sgemm|scudnn|simt_s|f32f32|_S_?B_|<float|, float", re.IGNORECASE)
+
+
+def matrix_precision(name: str) -> Literal["fp32", "tf32"] | None:
+    """Return the precision of a matrix kernel that has a faster one below it; None if it has a lower precision
+    already, or if its name does not tell."""
+    if _TF32.search(name):
+        return "tf32"
+    return "fp32" if _FP32.search(name) and not _LOW_PRECISION.search(name) else None

@@ -251,7 +251,7 @@ def _bus_bandwidth(trace: TrainingTrace, window: Window) -> float | None:
         if places.get(thread, 0) >= len(candidates):
             continue
         collective = candidates[places[thread]]
-        if collective.begin_ns <= launch.begin_ns and "allreduce" in collective.name.replace("_", "").lower():
+        if collective.begin_ns <= launch.begin_ns and collective.is_all_reduce:
             moved = 2 * (collective.ranks - 1) / collective.ranks * collective.bytes
             measured.append((collective.bytes, moved, activity.end_ns - activity.begin_ns))
     largest = max((n_bytes for n_bytes, _, _ in measured), default=0)

@@ -47,6 +47,11 @@ class Collective(msgspec.Struct, frozen=True):
     begin_ns: int
     end_ns: int
 
+    @property
+    def is_all_reduce(self) -> bool:
+        """Whether each rank gets the sum over all ranks."""
+        return "allreduce" in self.name.replace("_", "").lower()
+
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingTrace:

@@ -1,11 +1,13 @@
-"""The verdict on a training trace as lines and as JSON."""
+"""The verdict on a training trace, with advice, as lines and as JSON."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 
+from tcbench.analysis.trace_advice import Change, TraceAdvice
 from tcbench.analysis.trace_causes import IdleCause
 from tcbench.analysis.trace_verdict import TraceVerdict
 from tcbench.analysis.trace_window import StepSource
 from tcbench.core.training_trace import Overhead
+from tcbench.run.training_traces import JudgedTrace
 from tcbench.show.document import document
 from tcbench.show.format import counted, listed, milliseconds, number, percent
 
@@ -39,17 +41,32 @@ _OVERHEADS: Mapping[Overhead, str] = {
     "memory": "memory",
 }
 
+_CHANGES: Mapping[Change, tuple[str, int | None]] = {
+    "input_workers": ("load the input in more workers (DataLoader's num_workers, DALI)", 21),
+    "fewer_synchronisations": ("synchronise less often (.item(), .cpu(), printing the loss)", None),
+    "fused_optimizer": ("update all parameters at once (the optimizer's fused=True or foreach=True)", 24),
+    "cuda_graphs": ("launch many kernels at once (CUDA graphs, torch.compile)", 31),
+    "low_precision": ("compute in fp16 or bf16 on Tensor Cores (torch.autocast)", 14),
+    "channels_last": ("keep activations in NHWC (memory_format=torch.channels_last)", 26),
+    "fused_elementwise": ("fuse normalisation, additions and activations (torch.compile)", 25),
+    "overlap_communication": ("communicate while the GPU computes", None),
+    "keep_activations": ("store activations instead of recomputing them", None),
+}
+"""What each change is, and the talk's slide about it."""
 
-def lines(name: str, verdict: TraceVerdict) -> list[str]:
-    """Return lines on a trace: the verdict, the steps, where the GPU's time went, phases, and notes."""
+
+def lines(judged: JudgedTrace) -> list[str]:
+    """Return lines on a trace: the verdict, the steps, where the GPU's time went, phases, advice, and notes."""
+    verdict = judged.verdict
     return [
-        f"{name}: {verdict.device_name}",
+        f"{judged.path.name}: {verdict.device_name}",
         sentence(verdict),
         _steps(verdict),
         "",
         "GPU time:" if not verdict.n_steps else "GPU time, per step:",
         *_shares(verdict),
         *_phases(verdict),
+        *_advice(judged),
         *(["", *notes(verdict)] if notes(verdict) else []),
     ]
 
@@ -120,6 +137,36 @@ def _phases(verdict: TraceVerdict) -> list[str]:
     ]
 
 
+def _advice(judged: JudgedTrace) -> list[str]:
+    """Return a line per change that would help."""
+    if not judged.advice:
+        return []
+    verdict, n_steps = judged.verdict, judged.verdict.n_steps or 1
+    return [
+        "",
+        f"What would help, and what it saves{' of a step' if verdict.n_steps else ''} at most:",
+        *(
+            f"  {percent(verdict.share(each.at_most_ns)):>6}  {milliseconds(each.at_most_ns * 1e-9 / n_steps):>9}  "
+            f"{_CHANGES[each.change][0]}: {evidence(each, n_steps)}"
+            for each in judged.advice
+        ),
+    ]
+
+
+def evidence(advice: TraceAdvice, n_steps: int) -> str:
+    """Return the times that an advice rests on, per step, and the slide of the talk that shows the change."""
+    idle, work = (milliseconds(time_ns * 1e-9 / n_steps) for time_ns in (advice.idle_ns, advice.work_ns))
+    launches = f"{number(advice.launches / n_steps)} launches"
+    work_of = f"{work} of work by {launches}" if advice.launches else f"{work} today"
+    texts = {
+        (True, False): f"idle for {idle} before {launches}",
+        (False, True): work_of,
+        (True, True): f"idle for {idle}, and {work_of}",
+    }
+    slide = _CHANGES[advice.change][1]
+    return texts[bool(advice.idle_ns), bool(advice.work_ns)] + (f" (slide {slide} of the talk)" if slide else "")
+
+
 def notes(verdict: TraceVerdict) -> list[str]:
     """Return what a reader must know to judge the figures."""
     texts = []
@@ -143,17 +190,17 @@ def notes(verdict: TraceVerdict) -> list[str]:
     return texts
 
 
-def to_json(verdicts: Iterable[tuple[str, TraceVerdict]]) -> str:
-    """Return verdicts with the names of their files as JSON, as `docs/explain-trace.schema.json` describes it. Shares
-    are of the window."""
-    return document("tcbench-explain-trace", 1, traces=[_fields(name, verdict) for name, verdict in verdicts])
+def to_json(traces: Iterable[JudgedTrace]) -> str:
+    """Return judged traces as JSON, as `docs/explain-trace.schema.json` describes it. Shares and the advice's `at_most_s` are
+    of the window."""
+    return document("tcbench-explain-trace", 1, traces=[_fields(judged) for judged in traces])
 
 
-def _fields(name: str, verdict: TraceVerdict) -> dict[str, object]:
+def _fields(judged: JudgedTrace) -> dict[str, object]:
+    verdict = judged.verdict
     share, n_steps = verdict.share, verdict.n_steps or 1
-    advice: Sequence[object] = ()
     return {
-        "file": name,
+        "file": judged.path.name,
         "device_name": verdict.device_name,
         "verdict": verdict.limit,
         "window_s": verdict.window_ns * 1e-9,
@@ -178,6 +225,9 @@ def _fields(name: str, verdict: TraceVerdict) -> dict[str, object]:
             }
             for phase in verdict.phases
         ],
-        "advice": advice,
+        "advice": [
+            {"what": each.change, "at_most_s": each.at_most_ns * 1e-9, "evidence": evidence(each, n_steps)}
+            for each in judged.advice
+        ],
         "notes": notes(verdict),
     }

@@ -128,21 +128,14 @@ def _show_timelines(timelines: Sequence[Timeline], json: bool) -> None:
 
 
 def _show_profiler_traces(paths: Sequence[Path], most_bytes: int, json: bool) -> None:
-    """Print the verdict on each trace, as lines or JSON. Raises TraceError for a trace without work of a GPU."""
-    from tcbench import tracing
-    from tcbench.analysis.trace_verdict import judge
+    """Print the verdict and advice on each trace, as lines or JSON. Raises TraceError for a trace without GPU work."""
+    from tcbench.run.training_traces import judge_file
     from tcbench.show import trace_report
 
-    verdicts = []
-    for path in paths:
-        trace = tracing.read_training(path, most_bytes)
-        verdict = judge(trace)
-        if verdict is None:
-            raise tracing.without_work(path, trace)
-        verdicts.append((path.name, verdict))
+    judged = [judge_file(path, most_bytes) for path in paths]
     if json:
-        typer.echo(trace_report.to_json(verdicts))
+        typer.echo(trace_report.to_json(judged))
         return
     console = make_console()
-    for place, (name, verdict) in enumerate(verdicts):
-        console.say(*[""] * bool(place), *trace_report.lines(name, verdict))
+    for place, trace in enumerate(judged):
+        console.say(*[""] * bool(place), *trace_report.lines(trace))

@@ -1,0 +1,225 @@
+"""What would shorten the steps of a training trace, and by how much at most. Pure functions.
+
+Each change has a function that returns what it claims and what it saves at most. It claims idle time by its cause, and
+time in which the GPU runs nothing but work that the change removes or shortens. Every nanosecond is claimed at most
+once: an idle nanosecond has one cause, a kernel belongs to one change, and time in which kernels of two changes overlap
+is claimed by neither.
+"""
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from tcbench.analysis import intervals
+from tcbench.analysis.kernel_kinds import kernel_kind, matrix_precision
+from tcbench.analysis.trace_causes import Cover, IdleCause
+from tcbench.analysis.trace_verdict import TraceVerdict, busy_time, recomputed_work
+from tcbench.core.groups import grouped
+from tcbench.core.recording import Activity, ApiCall
+from tcbench.core.training_trace import ThreadKey, TrainingTrace
+
+Change = Literal[
+    "input_workers",
+    "fewer_synchronisations",
+    "fused_optimizer",
+    "cuda_graphs",
+    "low_precision",
+    "channels_last",
+    "fused_elementwise",
+    "overlap_communication",
+    "keep_activations",
+]
+
+LEAST_SHARE = 0.02
+"""A change that saves less than this share of the window at most is no advice."""
+
+UPDATE_RANGE = re.compile(r"\boptimizer\b(?!.*zero_grad)|^\W*(update|opt(imizer)?_?step)\W*$", re.IGNORECASE)
+"""The names of ranges in which an optimizer updates the parameters."""
+
+UPDATE_PASSES = 3
+"""The least transfers of all parameters in an update: read them and their gradients, and write them."""
+
+_LAUNCHING: tuple[IdleCause, ...] = ("launch_call", "operator", "python")
+
+
+@dataclass(frozen=True)
+class PeakRates:
+    """Published rates of a GPU: `operations_per_s` by precision ("fp32", "tf32", "fp16"), and bytes of memory."""
+
+    operations_per_s: Mapping[str, float]
+    memory_bytes_per_s: float
+
+
+@dataclass(frozen=True)
+class TraceAdvice:
+    """A change, and the time of the window that it saves at most.
+
+    It claims `idle_ns` of the GPU's idle time, and `work_ns` in which nothing ran but the work that it concerns.
+    `launches` counts the launches of that work and of the work at the ends of the idle gaps."""
+
+    change: Change
+    at_most_ns: int
+    idle_ns: int
+    work_ns: int
+    launches: int
+
+
+def advise(trace: TrainingTrace, verdict: TraceVerdict, rates: PeakRates | None = None) -> tuple[TraceAdvice, ...]:
+    """Return the changes that save at least `LEAST_SHARE` of the window at most, the largest first. `rates` are those
+    of the trace's GPU. If they are not known, lower precision is no advice."""
+    facts = _facts(trace, verdict, rates)
+    advice = (estimate(facts) for estimate in ESTIMATES)
+    worthwhile = [each for each in advice if each.at_most_ns >= LEAST_SHARE * verdict.window_ns]
+    return tuple(sorted(worthwhile, key=lambda each: -each.at_most_ns))
+
+
+_Launch = tuple[int, int]
+
+
+@dataclass(frozen=True)
+class _Facts:
+    """What the estimates are computed from.
+
+    - `parts`: the window's work by the change that it belongs to, `None` if to none; of low precision by precision.
+    - `update_launches`: the process and correlation of each launch in an update by kernels that are not fused."""
+
+    trace: TrainingTrace
+    verdict: TraceVerdict
+    rates: PeakRates | None
+    parts: Mapping[str | None, list[tuple[Activity, ApiCall | None]]]
+    update_launches: frozenset[_Launch]
+
+    def idle(self, causes: Iterable[IdleCause], in_update: bool | None = None) -> tuple[int, set[_Launch]]:
+        """Return the idle time of some causes, and the launches that ended it: inside of the update, outside, or both
+        (None)."""
+        total_ns, launches = 0, set()
+        for gap in self.verdict.gaps:
+            launch = gap.launch and (gap.launch.process, gap.launch.correlation)
+            if gap.cause in causes and in_update in (None, launch in self.update_launches):
+                total_ns += gap.end_ns - gap.begin_ns
+                launches |= {launch} if launch else set()
+        return total_ns, launches
+
+    def work(self, part: str) -> tuple[int, set[_Launch]]:
+        """Return the time in which nothing but the work of a part ran, and its launches."""
+        window = self.verdict.window
+        others = [activity for name, works in self.parts.items() if name != part for activity, _ in works]
+        alone_ns = self.verdict.busy_ns - round(intervals.length(busy_time(window, others)))
+        launches = {(launch.process, launch.correlation) for _, launch in self.parts.get(part, ()) if launch}
+        return alone_ns, launches
+
+
+def _facts(trace: TrainingTrace, verdict: TraceVerdict, rates: PeakRates | None) -> _Facts:
+    window = verdict.window
+    update_times = grouped((r.thread, (r.begin_ns, r.end_ns)) for r in trace.ranges if UPDATE_RANGE.search(r.name))
+    updates = {thread: Cover(times) for thread, times in update_times.items()}
+    recomputed = recomputed_work(trace, window)
+    works = list(zip(window.activities, window.launches, strict=True))
+    parts = grouped(
+        (None if id(activity) in recomputed else _part(activity, launch, updates), (activity, launch))
+        for activity, launch in works
+    )
+    update_launches = {(launch.process, launch.correlation) for _, launch in parts.get("fused_optimizer", ()) if launch}
+    return _Facts(trace, verdict, rates, parts, frozenset(update_launches))
+
+
+def _part(activity: Activity, launch: ApiCall | None, updates: Mapping[ThreadKey, Cover]) -> str | None:
+    """Return the change that an activity belongs to; for low precision the precision of a matrix kernel."""
+    kind = kernel_kind(activity.name) if activity.kind == "kernel" else "copy"
+    cover = updates.get((launch.process, launch.thread)) if launch else None
+    if launch and cover and cover.within(launch.begin_ns, launch.begin_ns + 1) and kind != "optimizer":
+        return "fused_optimizer"
+    if kind in ("matmul", "convolution", "attention"):
+        return matrix_precision(activity.name)
+    return {"transpose": "channels_last", "elementwise": "fused_elementwise"}.get(kind)
+
+
+# -- one estimate per change
+
+
+def input_workers(facts: _Facts) -> TraceAdvice:
+    """Load the input in other processes or threads: saves at most the idle time while the host waited for input."""
+    idle_ns, launches = facts.idle(("input",))
+    return TraceAdvice("input_workers", idle_ns, idle_ns, 0, len(launches))
+
+
+def fewer_synchronisations(facts: _Facts) -> TraceAdvice:
+    """Let the host run ahead: saves at most the idle time while the host waited in a synchronisation."""
+    idle_ns, launches = facts.idle(("synchronisation",))
+    return TraceAdvice("fewer_synchronisations", idle_ns, idle_ns, 0, len(launches))
+
+
+def cuda_graphs(facts: _Facts) -> TraceAdvice:
+    """Launch many kernels at once (CUDA graphs, torch.compile): saves at most the idle time while the host launched
+    late, without input, synchronisations and the update."""
+    idle_ns, launches = facts.idle(_LAUNCHING, in_update=False)
+    return TraceAdvice("cuda_graphs", idle_ns, idle_ns, 0, len(launches))
+
+
+def fused_optimizer(facts: _Facts) -> TraceAdvice:
+    """Update all parameters with one kernel: saves at most the idle time before the update's kernels, and the time of
+    these kernels above `UPDATE_PASSES` transfers of the parameters, whose size is that of the all-reduced gradients.
+    Nothing is subtracted if the trace does not have their size, or if the memory's rate is unknown."""
+    idle_ns, _ = facts.idle(_LAUNCHING, in_update=True)
+    work_ns, launches = facts.work("fused_optimizer")
+    begin_ns, end_ns = facts.verdict.window.begin_ns, facts.verdict.window.end_ns
+    all_reduces = [each for each in facts.trace.collectives if each.is_all_reduce]
+    n_bytes = sum(each.bytes for each in all_reduces if begin_ns <= each.begin_ns < end_ns)
+    least_ns = UPDATE_PASSES * n_bytes / facts.rates.memory_bytes_per_s * 1e9 if facts.rates else 0.0
+    at_most_ns = idle_ns + max(0, round(work_ns - least_ns))
+    return TraceAdvice("fused_optimizer", at_most_ns, idle_ns, work_ns, len(launches))
+
+
+def low_precision(facts: _Facts) -> TraceAdvice:
+    """Compute in fp16 or bf16 on Tensor Cores: saves at most the time of matrix kernels in higher precision, times one
+    minus the ratio of the published rates of their precision and of fp16."""
+    rates = facts.rates.operations_per_s if facts.rates else {}
+    saved_ns, total_ns, all_launches = 0.0, 0, set()
+    for precision in ("fp32", "tf32"):
+        work_ns, launches = facts.work(precision)
+        if precision in rates:
+            saved_ns += work_ns * (1 - rates[precision] / rates["fp16"])
+            total_ns, all_launches = total_ns + work_ns, all_launches | launches
+    return TraceAdvice("low_precision", round(saved_ns), 0, total_ns, len(all_launches))
+
+
+def channels_last(facts: _Facts) -> TraceAdvice:
+    """Keep activations in NHWC: saves at most the time of kernels that change the layout."""
+    work_ns, launches = facts.work("channels_last")
+    return TraceAdvice("channels_last", work_ns, 0, work_ns, len(launches))
+
+
+def fused_elementwise(facts: _Facts) -> TraceAdvice:
+    """Fuse normalisation, additions and activations: saves at most the time of elementwise kernels."""
+    work_ns, launches = facts.work("fused_elementwise")
+    return TraceAdvice("fused_elementwise", work_ns, 0, work_ns, len(launches))
+
+
+def overlap_communication(facts: _Facts) -> TraceAdvice:
+    """Communicate while the GPU computes: saves at most the exposed communication, and at most the work that no
+    communication overlaps with, because a longer one stays exposed."""
+    verdict = facts.verdict
+    free_ns = verdict.work_ns - (verdict.communication_ns - verdict.exposed_ns)
+    return TraceAdvice("overlap_communication", min(verdict.exposed_ns, free_ns), 0, verdict.exposed_ns, 0)
+
+
+def keep_activations(facts: _Facts) -> TraceAdvice:
+    """Store activations instead of computing them again: saves at most the recomputation that nothing overlaps."""
+    recomputation_ns = facts.verdict.recomputation_ns
+    return TraceAdvice("keep_activations", recomputation_ns, 0, recomputation_ns, 0)
+
+
+ESTIMATES: tuple[Callable[[_Facts], TraceAdvice], ...] = (
+    input_workers,
+    fewer_synchronisations,
+    fused_optimizer,
+    cuda_graphs,
+    low_precision,
+    channels_last,
+    fused_elementwise,
+    overlap_communication,
+    keep_activations,
+)
+"""The estimates of all changes."""
+assert len(ESTIMATES) == len(get_args(Change))
