@@ -1,4 +1,4 @@
-"""What would shorten the steps of a training trace, and by how much at most. Pure functions.
+"""Changes that would shorten the steps of a training trace, and what each saves at most. Pure functions.
 
 Each change has a function that returns what it claims and what it saves at most. It claims idle time by its cause, and
 time in which the GPU runs nothing but work that the change removes or shortens. Every nanosecond is claimed at most
@@ -79,7 +79,7 @@ _Launch = tuple[int, int]
 
 @dataclass(frozen=True)
 class _Facts:
-    """What the estimates are computed from.
+    """The figures that the estimates are computed from.
 
     - `parts`: the window's work by the change that it belongs to, `None` if to none; of low precision by precision.
     - `update_launches`: the process and correlation of each launch in an update by kernels that are not fused."""
@@ -93,7 +93,8 @@ class _Facts:
     def idle(self, causes: Iterable[IdleCause], in_update: bool | None = None) -> tuple[int, set[_Launch]]:
         """Return the idle time of some causes, and the launches that ended it: inside of the update, outside, or both
         (None)."""
-        total_ns, launches = 0, set()
+        total_ns = 0
+        launches: set[_Launch] = set()
         for gap in self.verdict.gaps:
             launch = gap.launch and (gap.launch.process, gap.launch.correlation)
             if gap.cause in causes and in_update in (None, launch in self.update_launches):
@@ -104,8 +105,8 @@ class _Facts:
     def work(self, part: str) -> tuple[int, set[_Launch]]:
         """Return the time in which nothing but the work of a part ran, and its launches."""
         window = self.verdict.window
-        others = [activity for name, works in self.parts.items() if name != part for activity, _ in works]
-        alone_ns = self.verdict.busy_ns - round(intervals.length(busy_time(window, others)))
+        other_works = [activity for name, works in self.parts.items() if name != part for activity, _ in works]
+        alone_ns = self.verdict.busy_ns - round(intervals.length(busy_time(window, other_works)))
         launches = {(launch.process, launch.correlation) for _, launch in self.parts.get(part, ()) if launch}
         return alone_ns, launches
 
@@ -175,7 +176,8 @@ def low_precision(facts: _Facts) -> TraceAdvice:
     """Compute in fp16 or bf16 on Tensor Cores: saves at most the time of matrix kernels in higher precision, times one
     minus the ratio of the published rates of their precision and of fp16."""
     rates = facts.rates.operations_per_s if facts.rates else {}
-    saved_ns, total_ns, all_launches = 0.0, 0, set()
+    saved_ns, total_ns = 0.0, 0
+    all_launches: set[_Launch] = set()
     for precision in ("fp32", "tf32"):
         work_ns, launches = facts.work(precision)
         if precision in rates:

@@ -36,4 +36,4 @@ def published_rates(device_name: str) -> PeakRates | None:
     if there is no property file for it. Boards and memory sizes of a GPU differ little in these rates."""
     words = re.split(r"\W+", device_name.upper())
     peaks = next((timing_model(gpus.load(name)).peaks for name in gpus.NAMES if name in words), None)
-    return peaks and PeakRates(peaks.flops_s, peaks.bandwidth_bytes_s)
+    return None if peaks is None else PeakRates(peaks.flops_s, peaks.bandwidth_bytes_s)

@@ -52,7 +52,7 @@ _CHANGES: Mapping[Change, tuple[str, int | None]] = {
     "overlap_communication": ("communicate while the GPU computes", None),
     "keep_activations": ("store activations instead of recomputing them", None),
 }
-"""What each change is, and the talk's slide about it."""
+"""A description of each change, and the talk's slide about it."""
 
 
 def lines(judged: JudgedTrace) -> list[str]:
@@ -191,8 +191,8 @@ def notes(verdict: TraceVerdict) -> list[str]:
 
 
 def to_json(traces: Iterable[JudgedTrace]) -> str:
-    """Return judged traces as JSON, as `docs/explain-trace.schema.json` describes it. Shares and the advice's `at_most_s` are
-    of the window."""
+    """Return judged traces as JSON, as `docs/explain-trace.schema.json` describes it. Shares are of the window, and the
+    advice's `at_most_s` is the time of the window that it saves."""
     return document("tcbench-explain-trace", 1, traces=[_fields(judged) for judged in traces])
 
 

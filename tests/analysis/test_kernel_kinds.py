@@ -2,7 +2,7 @@
 
 import pytest
 
-from tcbench.analysis.kernel_kinds import kernel_kind
+from tcbench.analysis.kernel_kinds import kernel_kind, matrix_precision
 
 KINDS = {
     "void cutlass::Kernel2<cutlass_80_tensorop_s1688gemm_128x64_nn_align4>(cutlass::Params)": "matmul",
@@ -33,3 +33,23 @@ def test_the_kind_follows_from_the_words_of_the_name_and_not_of_its_parameters(n
 @pytest.mark.parametrize("name", ["", "_ZN", "_ZN9999a", "<" * 10_000, "f(" * 10_000, "_ZN" + "9" * 5_000, "a>>>(<)"])
 def test_a_damaged_name_is_of_no_known_kind(name):
     assert kernel_kind(name) == "other"
+
+
+@pytest.mark.parametrize(
+    ("name", "precision"),
+    [
+        ("volta_sgemm_128x64_nn", "fp32"),
+        ("cudnn_infer_volta_scudnn_winograd_128x128_relu_tile148t_nt_v1", "fp32"),
+        ("void wgrad_alg0_engine<float, 128, 6, 7>(int)", "fp32"),
+        ("Cijk_Ailk_Bljk_SB_MT64x64x16_MI32x32x2", "fp32"),
+        ("void cutlass::Kernel<cutlass_80_tensorop_s1688gemm_256x64_16x4_tn_align1>(Params)", "tf32"),
+        ("sm80_xmma_fprop_implicit_gemm_tf32f32_tf32f32_f32_nhwckrsc_nchw", "tf32"),
+        ("cutlass_75_tensorop_bf16_s1688gemm_bf16_128x128_nn_align1", None),
+        ("ampere_fp16_s16816gemm_fp16_128x128_ldg8", None),
+        ("volta_fp16_s884gemm_fp16_64x128", None),
+        ("Cijk_Alik_Bljk_BBS_BH_Bias_HA_S_SAV_UserArgs_MT128x256x32", None),
+        ("sm90_xmma_gemm_bf16bf16_bf16f32_f32_tn_n", None),
+    ],
+)
+def test_the_precision_of_a_matrix_kernel_follows_from_its_name(name, precision):
+    assert matrix_precision(name) == precision
