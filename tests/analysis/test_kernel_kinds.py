@@ -30,11 +30,6 @@ def test_the_kind_follows_from_the_words_of_the_name_and_not_of_its_parameters(n
     assert kernel_kind(name) == KINDS[name]
 
 
-@pytest.mark.parametrize("name", ["", "_ZN", "_ZN9999a", "<" * 10_000, "f(" * 10_000, "_ZN" + "9" * 5_000, "a>>>(<)"])
-def test_a_damaged_name_is_of_no_known_kind(name):
-    assert kernel_kind(name) == "other"
-
-
 @pytest.mark.parametrize(
     ("name", "precision"),
     [

@@ -6,7 +6,6 @@ between kernels show even if they are smaller than a pixel."""
 
 import itertools
 import math
-import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -19,6 +18,7 @@ from matplotlib.patches import Patch
 
 from tcbench.analysis import intervals
 from tcbench.analysis.bottleneck import Bottleneck, explain_timeline, waits
+from tcbench.analysis.kernel_names import short_kernel_name
 from tcbench.analysis.phases import PhaseCost
 from tcbench.analysis.summary import CellSummary
 from tcbench.core.errors import SelectionError
@@ -383,7 +383,7 @@ def _draw_named(axes: Axes, panel: _Panel, row: _Lane, y: float) -> None:
             continue
         for span in spans:
             place = panel.clipped(span)
-            name = drawable(span.name) if span.kind == "layer" else short_name(span.name)
+            name = drawable(span.name if span.kind == "layer" else short_kernel_name(span.name))
             words = shortened(name, WORDS, panel.inches(*panel.free(*place)) - 2 * _PAD)
             # Layers differ by the end of their names, so write the whole name or nothing.
             if words == name or (span.kind != "layer" and len(words) > _FEWEST):
@@ -444,18 +444,6 @@ def _draw_steps(axes: Axes, panel: _Panel) -> None:
         if words := next((w for w in (f"step {name}", name) if text_width(w, SMALL) <= room), None):
             style: Any = {"size": SMALL, "color": QUIET, "ha": "center", "va": "bottom", "clip_on": False}
             axes.text((begin + end) / 2, -0.03, words, **style)
-
-
-_TEMPLATE = re.compile(r"<[^<>]*>")
-
-
-def short_name(name: str) -> str:
-    """Return the base name of a kernel, without return type, namespaces, template arguments and parameters."""
-    text = drawable(name)
-    while (bare := _TEMPLATE.sub("", text)) != text:
-        text = bare
-    text = text.partition("(")[0].strip() if not text.startswith("(") else text
-    return (text.rpartition(" ")[2].rpartition("::")[2] if "::" in text or text.startswith("void ") else text) or name
 
 
 def timeline_section(timelines: Sequence[Timeline], summaries: Sequence[CellSummary] = ()) -> Section | None:

@@ -10,7 +10,7 @@ from matplotlib.text import Text
 from show.charts.charts import assert_tidy, extent, legend, words
 from timelines import FEW, HOST, api, busy_timeline, kernel, make_timeline, phase, step, talk, training, work
 
-from tcbench.commands.timeline.chart import close_up, short_name, timeline_chart
+from tcbench.commands.timeline.chart import close_up, timeline_chart
 from tcbench.core.timeline import Span
 
 
@@ -113,17 +113,3 @@ def test_any_timelines_are_tidy(drawn: list, part: tuple[float, float] | None) -
     figure = timeline_chart(timelines, zoom)
     assert_tidy(figure)
     assert_in_blocks(figure)
-
-
-@pytest.mark.parametrize(
-    ("name", "short"),
-    [
-        ("void cudnn::bn_fw_tr<float, Vec<int, 2>, true>(cudnnTensorStruct, float const*)", "bn_fw_tr"),
-        ("volta_sgemm_128x64_nn", "volta_sgemm_128x64_nn"),
-        ("HtoD", "HtoD"),
-        ("(anonymous)", "(anonymous)"),
-        ("conv fprop 3x3", "conv fprop 3x3"),
-    ],
-)
-def test_a_kernels_short_name_is_its_own(name: str, short: str) -> None:
-    assert short_name(name) == short
