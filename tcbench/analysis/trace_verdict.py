@@ -18,7 +18,9 @@ from tcbench.analysis.trace_window import StepSource, Window, find_window
 from tcbench.core.recording import Activity, ApiCall
 from tcbench.core.training_trace import Collective, Overhead, TrainingTrace
 
-TraceLimit = Literal["input-bound", "host-bound", "gpu-bound", "network-bound", "balanced", "cannot be told"]
+TraceLimit = Literal[
+    "input-bound", "host-bound", "gpu-bound", "compute-bound", "network-bound", "balanced", "cannot be told"
+]
 
 _HOST: tuple[IdleCause, ...] = ("synchronisation", "launch_call", "operator", "python")
 _DEVICE: tuple[IdleCause, ...] = ("dispatch", "stream_wait")
@@ -29,7 +31,8 @@ BACKWARD = "backward"
 
 @dataclass(frozen=True)
 class PhaseShare:
-    """A phase's part of the window: the GPU's work that was launched in it, and the idle time before that work."""
+    """A phase's part of the window: the GPU's work that was launched in it, and the idle time before that work. On a
+    CPU: the operators that began in it, the time in operators, and the other time."""
 
     name: str
     launches: int
@@ -44,8 +47,8 @@ class TraceVerdict:
     - `busy_ns`: the time in which anything ran on the device; `communication_ns`: the time of kernels that move data
       between GPUs; `exposed_ns`: the part of it that overlaps with no work but recomputation; `recomputation_ns`: the
       recomputation of activations that overlaps with no other work and no communication.
-    - `recording_ns`: the length of the whole recording; `devices`: the number of GPUs in it.
-    - `launches`: the calls that launched the work of the window.
+    - `recording_ns`: the length of the whole recording; `devices`: the number of GPUs in it, 0 if the CPU computes.
+    - `launches`: the calls that launched the work of the window; on a CPU the outermost operators.
     - `window`, `gaps`: the window that was judged, and its idle time.
     - `bus_bytes_per_s`: the bus bandwidth of the largest all-reduces, None if their sizes are not in the trace.
     """
@@ -73,8 +76,13 @@ class TraceVerdict:
     invalid_events: int
 
     @property
+    def is_on_cpu(self) -> bool:
+        """Whether the CPU computes."""
+        return not self.devices
+
+    @property
     def work_ns(self) -> int:
-        """The time in which the GPU computed or copied, without recomputation."""
+        """The time in which the GPU computed or copied, without recomputation; on a CPU the time in operators."""
         return self.busy_ns - self.exposed_ns - self.recomputation_ns
 
     @property
@@ -115,7 +123,7 @@ def judge(trace: TrainingTrace) -> TraceVerdict | None:
     return TraceVerdict(
         window=window,
         gaps=gaps,
-        limit=_limit(work_ns + busy_ns - progress_ns, progress_ns - work_ns, causes),
+        limit=largest_limit(work_ns + busy_ns - progress_ns, progress_ns - work_ns, causes),
         device_name=trace.device_name,
         source=window.source,
         step_name=window.step_name,
@@ -160,7 +168,7 @@ def busy_time(window: Window, activities: Iterable[Activity]) -> intervals.Inter
     return intervals.union((max(each.begin_ns, begin), min(each.end_ns, end)) for each in activities)
 
 
-def _limit(work_ns: int, exposed_ns: int, causes: Mapping[IdleCause, int]) -> TraceLimit:
+def largest_limit(work_ns: int, exposed_ns: int, causes: Mapping[IdleCause, int]) -> TraceLimit:
     """Return the largest share. It cannot be told if idle time of unknown cause could make another one the largest, and
     two that nearly equal each other are balanced.
 
@@ -184,17 +192,7 @@ def _limit(work_ns: int, exposed_ns: int, causes: Mapping[IdleCause, int]) -> Tr
 def _phases(trace: TrainingTrace, window: Window, gaps: Iterable[IdleGap]) -> tuple[PhaseShare, ...]:
     """Return the phases in the order in which they first launch: the outermost ranges within a step on the thread of
     the steps, and `backward` for launches of other threads outside of these."""
-    outermost: list[tuple[int, int, str]] = []
-    bounds = window.steps or ((trace.begin_ns, trace.end_ns),)
-    step = 0
-    for user_range in trace.ranges:
-        if user_range.thread != window.main or (outermost and user_range.begin_ns < outermost[-1][1]):
-            continue
-        while step < len(bounds) - 1 and bounds[step][1] <= user_range.begin_ns:
-            step += 1
-        inside = bounds[step][0] <= user_range.begin_ns and user_range.end_ns <= bounds[step][1]
-        if inside and (user_range.begin_ns, user_range.end_ns) != bounds[step]:
-            outermost.append((user_range.begin_ns, user_range.end_ns, phase_name(user_range.name)))
+    outermost = outermost_ranges(trace, window)
     place = 0
 
     def phase(launch: ApiCall) -> str:
@@ -203,7 +201,7 @@ def _phases(trace: TrainingTrace, window: Window, gaps: Iterable[IdleGap]) -> tu
             place += 1
         if outermost and outermost[place][0] <= launch.begin_ns < outermost[place][1]:
             return outermost[place][2]
-        return BACKWARD if (launch.process, launch.thread) in trace.backward_threads - {window.main} else OUTSIDE
+        return BACKWARD if (launch.process, launch.thread) in trace.backward.keys() - {window.main} else OUTSIDE
 
     ordered = sorted(
         {(launch.process, launch.correlation): launch for launch in window.launches if launch}.values(),
@@ -221,6 +219,22 @@ def _phases(trace: TrainingTrace, window: Window, gaps: Iterable[IdleGap]) -> tu
         if gap.launch is not None:
             idle_ns[launch_phases[gap.launch.process, gap.launch.correlation]] += gap.end_ns - gap.begin_ns
     return tuple(PhaseShare(name, launches[name], work_ns[name], idle_ns[name]) for name in launches)
+
+
+def outermost_ranges(trace: TrainingTrace, window: Window) -> list[tuple[int, int, str]]:
+    """Return the begin, end and phase of the outermost ranges within a step on the thread of the steps, in order."""
+    outermost: list[tuple[int, int, str]] = []
+    bounds = window.steps or ((trace.begin_ns, trace.end_ns),)
+    step = 0
+    for user_range in trace.ranges:
+        if user_range.thread != window.main or (outermost and user_range.begin_ns < outermost[-1][1]):
+            continue
+        while step < len(bounds) - 1 and bounds[step][1] <= user_range.begin_ns:
+            step += 1
+        inside = bounds[step][0] <= user_range.begin_ns and user_range.end_ns <= bounds[step][1]
+        if inside and (user_range.begin_ns, user_range.end_ns) != bounds[step]:
+            outermost.append((user_range.begin_ns, user_range.end_ns, phase_name(user_range.name)))
+    return outermost
 
 
 def phase_name(range_name: str) -> str:

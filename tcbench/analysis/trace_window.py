@@ -30,6 +30,7 @@ LEAST_LAUNCHES = 0.8
 """Ranges of one name are steps only if at least this share of the launches between them lies in them."""
 
 _PROFILER_STEP = re.compile(r"ProfilerStep#\d+")
+_OPTIMIZER = re.compile(r"Optimizer\.")
 _UPDATE = re.compile(r"Optimizer\.step\b")
 
 
@@ -68,7 +69,7 @@ def find_window(trace: TrainingTrace) -> Window | None:
     activities = device_activities[device]
     launches = [calls.get((activity.process, activity.correlation)) for activity in activities]
     launch_times = sorted({launch.begin_ns for launch in launches if launch is not None})
-    source, name, steps, main = _find_steps(trace, launch_times)
+    source, name, steps, main = find_steps(trace, launch_times)
     begins = [begin for begin, _ in steps]
 
     def in_steps(launch: ApiCall | None) -> bool:
@@ -99,15 +100,18 @@ def find_window(trace: TrainingTrace) -> Window | None:
 _Steps = tuple[StepSource, str, Sequence[tuple[int, int]], ThreadKey]
 
 
-def _find_steps(trace: TrainingTrace, launch_times: Sequence[int]) -> _Steps:
-    """Return how steps were found, the name of their ranges, their times on the host, and their thread."""
+def find_steps(trace: TrainingTrace, launch_times: Sequence[int]) -> _Steps:
+    """Return how steps were found, the name of their ranges, their times on the host, and their thread. On a CPU,
+    operators take the place of launches."""
     marked = [each for each in trace.ranges if _PROFILER_STEP.fullmatch(each.name)]
     if marked:
         main = marked[0].thread
         times = [(each.begin_ns, each.end_ns) for each in marked if each.thread == main]
         return "profiler", "ProfilerStep", _disjoint(times), main
     best: tuple[int, int, _Steps] | None = None
-    for (name, thread), ranges in grouped(((_repeated_name(r), r.thread), r) for r in trace.ranges).items():
+    for (name, thread), ranges in grouped(
+        ((_repeated_name(r), r.thread), r) for r in trace.ranges if not _OPTIMIZER.match(r.name)
+    ).items():
         times = [(each.begin_ns, each.end_ns) for each in ranges]
         if len(times) < LEAST_REPEATS or list(_disjoint(times)) != times:
             continue

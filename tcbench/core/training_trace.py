@@ -61,9 +61,10 @@ class TrainingTrace:
     - `begin_ns`, `end_ns`: the extent of the whole recording.
     - `activities`: the work of all GPUs, sorted by its begin.
     - `operators`: per thread the time in the framework's operators, as sorted disjoint intervals.
-    - `backward_threads`: the threads on which automatic differentiation ran.
+    - `backward`: per thread the time in operators of automatic differentiation, in the same form.
     - `recomputation`: per thread the time in which the backward pass computes activations again (checkpointing).
     - `overheads`: what was recorded besides times.
+    - `shows_accelerator`: whether anything in the trace shows that the program sees a GPU or another accelerator.
     - `invalid_events`: the number of events that were left out because they end before they begin.
     """
 
@@ -75,10 +76,16 @@ class TrainingTrace:
     calls: tuple[ApiCall, ...]
     ranges: tuple[UserRange, ...]
     operators: Mapping[ThreadKey, tuple[tuple[int, int], ...]]
-    backward_threads: frozenset[ThreadKey] = frozenset()
+    backward: Mapping[ThreadKey, tuple[tuple[int, int], ...]] = field(default_factory=dict)
     recomputation: Mapping[ThreadKey, tuple[tuple[int, int], ...]] = field(default_factory=dict)
     collectives: tuple[Collective, ...] = ()
     overheads: tuple[Overhead, ...] = ()
     rank: int | None = None
     ranks: int = 1
+    shows_accelerator: bool = False
     invalid_events: int = 0
+
+    @property
+    def is_on_cpu(self) -> bool:
+        """Whether the program trained on the CPU: it ran operators, and nothing in the trace shows an accelerator."""
+        return bool(self.operators) and not self.shows_accelerator

@@ -5,8 +5,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tcbench import tracing
+from tcbench.analysis.host_trace import judge_training
 from tcbench.analysis.trace_advice import PeakRates, TraceAdvice, advise
-from tcbench.analysis.trace_verdict import TraceVerdict, judge
+from tcbench.analysis.trace_verdict import TraceVerdict
 from tcbench.core.training_trace import TrainingTrace
 from tcbench.engine.api import timing_model
 from tcbench.hardware import gpus
@@ -25,10 +26,12 @@ class JudgedTrace:
 def judge_file(path: Path, most_bytes: int) -> JudgedTrace:
     """Read and judge a trace of at most `most_bytes` when unpacked. Raises TraceError."""
     trace = tracing.read_training(path, most_bytes)
-    verdict = judge(trace)
+    verdict = judge_training(trace)
     if verdict is None:
         raise tracing.without_work(path, trace)
-    return JudgedTrace(path, trace, verdict, advise(trace, verdict, published_rates(trace.device_name)))
+    # The estimates are for a GPU.
+    advice = () if verdict.is_on_cpu else advise(trace, verdict, published_rates(trace.device_name))
+    return JudgedTrace(path, trace, verdict, advice)
 
 
 def published_rates(device_name: str) -> PeakRates | None:

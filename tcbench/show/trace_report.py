@@ -27,6 +27,11 @@ _CAUSES: Mapping[IdleCause, str] = {
     "unknown": "the launch of the next work is not in the trace",
 }
 
+_CPU_CAUSES: Mapping[IdleCause, str] = {
+    "input": "waiting for input",
+    "python": "in Python or other code outside of operators",
+}
+
 _SOURCES: Mapping[StepSource, str] = {
     "profiler": "marked by the profiler",
     "range": "ranges of the program named",
@@ -63,7 +68,7 @@ def lines(judged: JudgedTrace) -> list[str]:
         sentence(verdict),
         _steps(verdict),
         "",
-        "GPU time:" if not verdict.n_steps else "GPU time, per step:",
+        f"{'Time' if verdict.is_on_cpu else 'GPU time'}{', per step' if verdict.n_steps else ''}:",
         *_shares(verdict),
         *_phases(verdict),
         *_advice(judged),
@@ -74,6 +79,9 @@ def lines(judged: JudgedTrace) -> list[str]:
 def sentence(verdict: TraceVerdict) -> str:
     """Return the verdict with the shares that it rests on."""
     share = verdict.share
+    if verdict.is_on_cpu:
+        shares = [f"{percent(share(time_ns))} of the time {text}" for text, time_ns in _labelled_times(verdict)]
+        return f"{verdict.limit}: the CPU spends {', '.join(shares)}"
     work, exposed = share(verdict.work_ns + verdict.recomputation_ns), share(verdict.exposed_ns)
     waits = {
         "the host": share(sum(verdict.causes[c] for c in ("synchronisation", "launch_call", "operator", "python"))),
@@ -93,30 +101,43 @@ def _steps(verdict: TraceVerdict) -> str:
     """Return a line on the steps and the window."""
     if verdict.step_ns is None:
         share = verdict.window_ns / verdict.recording_ns if verdict.recording_ns else 0.0
+        extent = "the first operator to the last" if verdict.is_on_cpu else "the GPU's first work to its last"
         return (
-            f"no steps are marked: all figures are for the {milliseconds(verdict.window_ns * 1e-9)} from the GPU's "
-            f"first work to its last, {percent(share)} of the recording"
+            f"no steps are marked: all figures are for the {milliseconds(verdict.window_ns * 1e-9)} from {extent}, "
+            f"{percent(share)} of the recording"
         )
     source = _SOURCES[verdict.source] + (f" '{verdict.step_name}'" if verdict.source == "range" else "")
     steps = counted(verdict.n_steps, "step")
     launches = number(verdict.launches_per_step or 0.0)
-    return f"{steps} of {milliseconds(verdict.step_ns * 1e-9)}, {source}; {launches} launches per step"
+    noun = "operators" if verdict.is_on_cpu else "launches"
+    return f"{steps} of {milliseconds(verdict.step_ns * 1e-9)}, {source}; {launches} {noun} per step"
 
 
 def _shares(verdict: TraceVerdict) -> list[str]:
     """Return a line per share of the window. The shares add up to 100%."""
-    shares = [
-        ("busy with its own work", verdict.work_ns),
-        ("busy with communication alone, or beside recomputation", verdict.exposed_ns),
-        ("busy with the recomputation of activations", verdict.recomputation_ns),
-        *((f"idle: {text}", verdict.causes[cause]) for cause, text in _CAUSES.items()),
-    ]
     n_steps = verdict.n_steps or 1
     return [
         f"  {percent(verdict.share(time_ns)):>6}  {milliseconds(time_ns * 1e-9 / n_steps):>9}  {text}"
-        for text, time_ns in shares
-        if verdict.share(time_ns) >= LEAST_SHARE
+        for text, time_ns in _labelled_times(verdict)
     ]
+
+
+def _labelled_times(verdict: TraceVerdict) -> list[tuple[str, int]]:
+    """Return the times that the window divides into, with what each is. Very short ones are left out."""
+    if verdict.is_on_cpu:
+        times = [
+            ("in operators", verdict.work_ns),
+            ("in communication alone", verdict.exposed_ns),
+            *((text, verdict.causes[cause]) for cause, text in _CPU_CAUSES.items()),
+        ]
+    else:
+        times = [
+            ("busy with its own work", verdict.work_ns),
+            ("busy with communication alone, or beside recomputation", verdict.exposed_ns),
+            ("busy with the recomputation of activations", verdict.recomputation_ns),
+            *((f"idle: {text}", verdict.causes[cause]) for cause, text in _CAUSES.items()),
+        ]
+    return [(text, time_ns) for text, time_ns in times if verdict.share(time_ns) >= LEAST_SHARE]
 
 
 def _phases(verdict: TraceVerdict) -> list[str]:
@@ -127,7 +148,9 @@ def _phases(verdict: TraceVerdict) -> list[str]:
     n_steps = verdict.n_steps or 1
     return [
         "",
-        "Where it was launched (time of kernels and copies, idle time before them, launches):",
+        "Where it ran (time in operators, other time, outermost operators):"
+        if verdict.is_on_cpu
+        else "Where it was launched (time of kernels and copies, idle time before them, launches):",
         *(
             f"  {milliseconds(phase.work_ns * 1e-9 / n_steps):>9}  {milliseconds(phase.idle_ns * 1e-9 / n_steps):>9}  "
             f"{number(phase.launches / n_steps):>6}  {phase.name}"
@@ -172,7 +195,8 @@ def notes(verdict: TraceVerdict) -> list[str]:
     texts = []
     if verdict.overheads:
         extras = listed([_OVERHEADS[overhead] for overhead in verdict.overheads])
-        texts.append(f"The recording of {extras} slowed the host; without it the GPU is idle for less time.")
+        without = "the steps are shorter" if verdict.is_on_cpu else "the GPU is idle for less time"
+        texts.append(f"The recording of {extras} slowed the host; without it {without}.")
     if verdict.limit == "network-bound":
         texts.append(
             "The trace of one rank cannot tell a slow network from waiting for other ranks."
@@ -182,7 +206,11 @@ def notes(verdict: TraceVerdict) -> list[str]:
     if verdict.bus_bytes_per_s is not None:
         texts.append(f"Bus bandwidth of the largest all-reduces: {number(verdict.bus_bytes_per_s / 1e9)} GB/s.")
     if verdict.limit == "cannot be told":
-        texts.append("Too much idle time has a cause that the trace does not show, so that another limit is possible.")
+        texts.append(
+            "The steps have no operator, so that the trace does not show what the CPU did."
+            if verdict.is_on_cpu
+            else "Too much idle time has a cause that the trace does not show, so that another limit is possible."
+        )
     if verdict.devices > 1:
         texts.append(f"The figures are for the GPU with the most work of the {verdict.devices} in the trace.")
     if verdict.invalid_events:

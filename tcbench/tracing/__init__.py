@@ -52,16 +52,19 @@ def is_training(path: Path) -> bool:
 
 def read_training(path: Path, most_bytes: int = kineto.MOST_BYTES) -> TrainingTrace:
     """Return the trace of any training in a file of at most `most_bytes` when unpacked. Raises TraceError, also if the
-    trace has no work of a GPU."""
+    trace has no work of a GPU and the program did not train on the CPU."""
     trace = kineto.read(path, most_bytes)
-    if all(activity.begin_ns == activity.end_ns for activity in trace.activities):
+    if not trace.is_on_cpu and all(activity.begin_ns == activity.end_ns for activity in trace.activities):
         raise without_work(path, trace)
     return trace
 
 
 def without_work(path: Path, trace: TrainingTrace) -> TraceError:
     """Return the error for a trace that has no work of a GPU, with what would record it."""
-    remedy = "record it with activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]"
+    remedy = (
+        "record it with activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA], or with CUDA_VISIBLE_DEVICES= if the "
+        "program trains on the CPU"
+    )
     return TraceError(f"{path}: a trace of {trace.format} without work of a GPU; {remedy}")
 
 

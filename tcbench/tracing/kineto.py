@@ -33,6 +33,9 @@ MOST_BYTES = 2 << 30
 _ACTIVITIES: Mapping[str, ActivityKind] = {"kernel": "kernel", "gpu_memcpy": "copy", "gpu_memset": "memset"}
 _CALLS = ("cuda_runtime", "cuda_driver")
 _HOST_CATEGORIES = ("cpu_op", "user_annotation", "python_function", *_CALLS)
+_ACCELERATOR_CATEGORY = re.compile(r"_(runtime|driver)$|^(mtia|hpu|gpu)_|^cuda_")
+_ACCELERATOR_NAME = re.compile(r"cudnn|miopen|cuda|record_stream|^(nccl|rccl|xccl|hccl):")
+"""Operators and ranges that only a program with an accelerator has."""
 _AUTOGRAD = "autograd::engine::evaluate_function"
 _COLLECTIVE = "record_param_comms"
 _CHECKPOINT = "CheckpointFunctionBackward"
@@ -97,10 +100,11 @@ class _Builder:
         self._ranges: list[UserRange] = []
         self._collectives: list[Collective] = []
         self._operators: dict[ThreadKey, array[int]] = defaultdict(lambda: array("q"))
-        self._autograd: dict[ThreadKey, list[int]] = defaultdict(list)  # begins of operators of the backward pass
+        self._autograd: dict[ThreadKey, array[int]] = defaultdict(lambda: array("q"))
         self._checkpoints: list[UserRange] = []
         self._recomputed: dict[ThreadKey, array[int]] = defaultdict(lambda: array("q"))
         self._overheads: dict[Overhead, bool] = {}
+        self._shows_accelerator = False
         self._device_name, self._ranks = "", 1
         self._rank: int | None = None
         self._begin_ns, self._end_ns, self._invalid_events = _MOST_NS, -_MOST_NS, 0
@@ -125,6 +129,7 @@ class _Builder:
                 self._overheads["memory"] = True
             return
         kind = _ACTIVITIES.get(category)
+        self._shows_accelerator |= kind is not None or _ACCELERATOR_CATEGORY.search(category) is not None
         if kind is None and category not in _HOST_CATEGORIES:
             return
         self.is_kineto = True
@@ -144,6 +149,7 @@ class _Builder:
             self._add_activity(kind, name, event, arguments, begin_ns, end_ns)
             return
         thread = (_identifier(event["pid"]), _identifier(event["tid"]))
+        self._shows_accelerator |= _ACCELERATOR_NAME.search(name) is not None
         if category in _CALLS:
             correlation = int(arguments.get("correlation", NO_CORRELATION))
             self._calls.append(ApiCall(name, thread[1], correlation, begin_ns, end_ns, thread[0]))
@@ -173,7 +179,7 @@ class _Builder:
     def _add_operator(self, name: str, arguments: Mapping[str, Any], thread: ThreadKey, *times_ns: int) -> None:
         """Note what an operator tells besides its time."""
         if name.startswith(_AUTOGRAD):
-            self._autograd[thread].append(times_ns[0])
+            self._autograd[thread].extend(times_ns)
         elif name == _CHECKPOINT:
             self._checkpoints.append(UserRange(name, thread, *times_ns))
         if "Input Dims" in arguments:
@@ -197,18 +203,19 @@ class _Builder:
             calls=tuple(sorted(self._calls, key=lambda call: (call.begin_ns, -call.end_ns))),
             ranges=tuple(sorted(self._ranges, key=lambda user_range: (user_range.begin_ns, -user_range.end_ns))),
             operators={thread: _merged(times_ns) for thread, times_ns in self._operators.items()},
-            backward_threads=frozenset(self._autograd),
+            backward={thread: _merged(times_ns) for thread, times_ns in self._autograd.items()},
             recomputation=self._recomputation(),
             collectives=tuple(self._collectives),
             overheads=tuple(overhead for overhead in _OVERHEADS.values() if overhead in self._overheads),
             rank=self._rank,
             ranks=self._ranks,
+            shows_accelerator=self._shows_accelerator or bool(self._device_name),
             invalid_events=self._invalid_events,
         )
 
     def _recomputation(self) -> dict[ThreadKey, tuple[tuple[int, int], ...]]:
         """Return the time on each thread in which activations are recomputed."""
-        begins = {thread: sorted(times_ns) for thread, times_ns in self._autograd.items()}
+        begins = {thread: sorted(times_ns[::2]) for thread, times_ns in self._autograd.items()}
         for checkpoint in self._checkpoints:
             following = begins.get(checkpoint.thread, [])
             place = bisect.bisect_right(following, checkpoint.begin_ns)

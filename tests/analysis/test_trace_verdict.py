@@ -136,7 +136,7 @@ def test_launches_belong_to_the_outermost_range_of_their_step_else_to_the_backwa
     ]
     ranges = [("ProfilerStep#1", 1000, 2000), ("## forward ##", 1050, 1250), ("inner", 1090, 1200)]
     trace = make_trace(launches, [*ranges, ("Optimizer.step#SGD.step", 1450, 1650)])
-    phases = judge(replace(trace, backward_threads=frozenset({AUTOGRAD}))).phases
+    phases = judge(replace(trace, backward={AUTOGRAD: ((1300, 1310),)})).phases
     assert [(phase.name, phase.launches, phase.work_ns) for phase in phases] == [
         ("forward", 1, 80),
         (BACKWARD, 1, 80),

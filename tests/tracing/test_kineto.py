@@ -71,6 +71,23 @@ def test_recomputation_is_known_by_pytorchs_function_or_ends_where_the_backward_
     assert trace.recomputation == {(1, 2): ((100_000, 120_000),), (1, 3): ((200_000, 230_000),)}
 
 
+@pytest.mark.parametrize(
+    "sign",
+    [
+        event("cpu_op", "aten::cudnn_convolution", 1, 2),
+        event("user_annotation", "nccl:all_reduce", 1, 2),
+        event("mtia_ccp_events", "work", 1, 2),
+        event("cuda_runtime", "cudaLaunchKernel", 1, 2),
+    ],
+    ids=lambda sign: sign["name"],
+)
+def test_a_trace_without_a_sign_of_an_accelerator_is_of_training_on_the_cpu(tmp_path, sign):
+    operators = [event("cpu_op", "aten::mkldnn_convolution", 1, 2), event("user_annotation", "gloo:all_reduce", 1, 2)]
+    assert kineto.read(write(tmp_path / "t.json", operators, deviceProperties=[])).is_on_cpu
+    assert not kineto.read(write(tmp_path / "t.json", [*operators, sign])).is_on_cpu
+    assert not kineto.read(write(tmp_path / "t.json", operators, deviceProperties=[{"name": "V100"}])).is_on_cpu
+
+
 def test_an_event_that_ends_before_it_begins_is_left_out_and_counted(tmp_path):
     trace = kineto.read(write(tmp_path / "t.json", [*SMALL, event("cpu_op", "x", 5, -3)]))
     assert (trace.invalid_events, len(trace.activities)) == (1, 1)

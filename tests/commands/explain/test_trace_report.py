@@ -48,10 +48,27 @@ def test_the_json_follows_its_schema(tmp_path, seed):
 
 def test_a_trace_without_work_of_a_gpu_is_refused_with_what_is_missing(tmp_path):
     operator = {"ph": "X", "cat": "cpu_op", "name": "aten::add", "pid": 1, "tid": 1, "ts": 1, "dur": 1}
-    (tmp_path / "t.json").write_text(json.dumps([operator]), encoding="utf-8")
+    events = [operator, operator | {"cat": "cuda_runtime", "name": "cudaLaunchKernel"}]
+    (tmp_path / "t.json").write_text(json.dumps(events), encoding="utf-8")
     done = tcbench(tmp_path, "explain", "t.json")
     assert (done.code, done.out, len(done.err.splitlines())) == (2, "", 1)
     assert "without work of a GPU; record it with activities=" in done.err
+
+
+def test_a_trace_of_training_on_a_cpu_has_shares_of_operators_and_follows_the_schema(tmp_path):
+    validation = pytest.importorskip("jsonschema")
+    step = {"ph": "X", "cat": "user_annotation", "name": "ProfilerStep#1", "pid": 1, "tid": 1, "ts": 0, "dur": 100}
+    events = [step, step | {"cat": "cpu_op", "name": "aten::add", "ts": 10, "dur": 75}]
+    (tmp_path / "t.json").write_text(json.dumps(events), encoding="utf-8")
+    title, verdict, steps, *_ = tcbench(tmp_path, "explain", "t.json").out.splitlines()
+    assert title == "t.json: CPU"
+    assert verdict.startswith(
+        "compute-bound: the CPU spends 75.0% of the time in operators, 25.0% of the time in Python"
+    )
+    assert steps.endswith("1.00 operators per step")
+    document = json.loads(tcbench(tmp_path, "explain", "t.json", "--json").out)
+    validation.validate(document, json.loads(SCHEMA.read_text(encoding="utf-8")))
+    assert document["traces"][0]["causes"]["python"] == pytest.approx(0.25)
 
 
 def test_a_report_of_a_trace_is_refused_and_not_of_the_newest_run(tmp_path):
