@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping
 
 from tcbench.analysis.trace_advice import Change, TraceAdvice
 from tcbench.analysis.trace_causes import IdleCause
+from tcbench.analysis.trace_kernels import kernel_times, unknown_share
 from tcbench.analysis.trace_verdict import TraceVerdict
 from tcbench.analysis.trace_window import StepSource
 from tcbench.core.training_trace import Overhead
@@ -14,7 +15,7 @@ from tcbench.show.format import counted, listed, milliseconds, number, percent
 LEAST_SHARE = 0.0005
 """The smallest share that has a line."""
 
-_MOST_PHASES = 12
+_MOST_PHASES, _MOST_KERNELS = 12, 8
 
 _CAUSES: Mapping[IdleCause, str] = {
     "synchronisation": "the host waited in a synchronisation",
@@ -71,6 +72,7 @@ def lines(judged: JudgedTrace) -> list[str]:
         f"{'Time' if verdict.is_on_cpu else 'GPU time'}{', per step' if verdict.n_steps else ''}:",
         *_shares(verdict),
         *_phases(verdict),
+        *_kernels(verdict),
         *_advice(judged),
         *(["", *notes(verdict)] if notes(verdict) else []),
     ]
@@ -160,6 +162,22 @@ def _phases(verdict: TraceVerdict) -> list[str]:
     ]
 
 
+def _kernels(verdict: TraceVerdict) -> list[str]:
+    """Return a line per kernel, those with the most time; none for a CPU."""
+    if verdict.is_on_cpu:
+        return []
+    n_steps = verdict.n_steps or 1
+    return [
+        "",
+        "The longest kernels and copies (time, launches):",
+        *(
+            f"  {percent(verdict.share(kernel.time_ns)):>6}  {milliseconds(kernel.time_ns * 1e-9 / n_steps):>9}  "
+            f"{number(kernel.launches / n_steps):>6}  {kernel.name}"
+            for kernel in kernel_times(verdict.window)[:_MOST_KERNELS]
+        ),
+    ]
+
+
 def _advice(judged: JudgedTrace) -> list[str]:
     """Return a line per change that would help."""
     if not judged.advice:
@@ -213,6 +231,8 @@ def notes(verdict: TraceVerdict) -> list[str]:
         )
     if verdict.devices > 1:
         texts.append(f"The figures are for the GPU with the most work of the {verdict.devices} in the trace.")
+    if (unknown := unknown_share(kernel_times(verdict.window))) >= LEAST_SHARE:
+        texts.append(f"No rule knows what kernels do that take {percent(unknown)} of the time of all kernels.")
     if verdict.invalid_events:
         texts.append(f"{counted(verdict.invalid_events, 'event')} left out: they end before they begin.")
     return texts
@@ -227,6 +247,7 @@ def to_json(traces: Iterable[JudgedTrace]) -> str:
 def _fields(judged: JudgedTrace) -> dict[str, object]:
     verdict = judged.verdict
     share, n_steps = verdict.share, verdict.n_steps or 1
+    kernels = kernel_times(verdict.window)
     return {
         "file": judged.path.name,
         "device_name": verdict.device_name,
@@ -253,6 +274,17 @@ def _fields(judged: JudgedTrace) -> dict[str, object]:
             }
             for phase in verdict.phases
         ],
+        "kernels": [
+            {
+                "name": kernel.name,
+                "kind": kernel.kind,
+                "launches": kernel.launches / n_steps,
+                "time_s": kernel.time_ns * 1e-9 / n_steps,
+                "share": share(kernel.time_ns),
+            }
+            for kernel in kernels
+        ],
+        "unknown_kernels": unknown_share(kernels),
         "advice": [
             {"what": each.change, "at_most_s": each.at_most_ns * 1e-9, "evidence": evidence(each, n_steps)}
             for each in judged.advice

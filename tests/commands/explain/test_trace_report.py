@@ -28,7 +28,7 @@ def test_the_lines_name_the_limit_the_step_and_shares_that_add_up(tmp_path):
     assert title.startswith("t.json.gz: ")
     assert verdict.startswith(("gpu-bound: ", "host-bound: ", "input-bound: ", "network-bound: ", "balanced: "))
     assert f"{truth.steps} step" in steps
-    shown = itertools.takewhile(lambda line: not line.startswith("What would help"), rest)
+    shown = itertools.takewhile(lambda line: not line.startswith("The longest"), rest)
     shares = [float(line.split("%")[0].strip("< ")) for line in shown if "%" in line]
     assert sum(shares) == pytest.approx(100, abs=0.5)
 
@@ -44,6 +44,9 @@ def test_the_json_follows_its_schema(tmp_path, seed):
     assert all(0.02 * trace["window_s"] <= each["at_most_s"] <= trace["window_s"] for each in trace["advice"])
     assert trace["busy"] + trace["idle"] == pytest.approx(1)
     assert trace["step_s"] * trace["steps"] == pytest.approx(trace["window_s"])
+    times_s = {kernel["name"]: kernel["time_s"] for kernel in trace["kernels"]}
+    assert {kernel["kind"] for kernel in trace["kernels"]} <= {"other", "communication", "copy"}
+    assert trace["unknown_kernels"] == pytest.approx(times_s["a_kernel"] / sum(times_s.values()))
 
 
 def test_a_trace_without_work_of_a_gpu_is_refused_with_what_is_missing(tmp_path):
