@@ -63,6 +63,7 @@ class TrainingTrace:
     - `operators`: per thread the time in the framework's operators, as sorted disjoint intervals.
     - `backward`: per thread the time in operators of automatic differentiation, in the same form.
     - `recomputation`: per thread the time in which the backward pass computes activations again (checkpointing).
+    - `process_groups`: the name and ranks of the group of a collective, by the device and correlation of its kernel.
     - `overheads`: what was recorded besides times.
     - `shows_accelerator`: whether anything in the trace shows that the program sees a GPU or another accelerator.
     - `invalid_events`: the number of events that were left out because they end before they begin.
@@ -79,6 +80,7 @@ class TrainingTrace:
     backward: Mapping[ThreadKey, tuple[tuple[int, int], ...]] = field(default_factory=dict)
     recomputation: Mapping[ThreadKey, tuple[tuple[int, int], ...]] = field(default_factory=dict)
     collectives: tuple[Collective, ...] = ()
+    process_groups: Mapping[tuple[int, int], str] = field(default_factory=dict)
     overheads: tuple[Overhead, ...] = ()
     rank: int | None = None
     ranks: int = 1

@@ -217,7 +217,7 @@ def notes(verdict: TraceVerdict) -> list[str]:
         texts.append(f"The recording of {extras} slowed the host; without it {without}.")
     if verdict.limit == "network-bound":
         texts.append(
-            "The trace of one rank cannot tell a slow network from waiting for other ranks."
+            "The trace of one rank cannot tell a slow network from waiting for other ranks; name those of all ranks."
             if verdict.ranks != 1
             else "This trace cannot tell a slow network from waiting for other ranks."
         )
@@ -238,10 +238,10 @@ def notes(verdict: TraceVerdict) -> list[str]:
     return texts
 
 
-def to_json(traces: Iterable[JudgedTrace]) -> str:
-    """Return judged traces as JSON, as `docs/explain-trace.schema.json` describes it. Shares are of the window, and the
-    advice's `at_most_s` is the time of the window that it saves."""
-    return document("tcbench-explain-trace", 1, traces=[_fields(judged) for judged in traces])
+def to_json(traces: Iterable[JudgedTrace], ranks: Mapping[str, object] | None) -> str:
+    """Return judged traces, and what those of several ranks show together, as JSON, as `docs/explain-trace.schema.json`
+    describes it. Shares are of the window, and the advice's `at_most_s` is the time of the window that it saves."""
+    return document("tcbench-explain-trace", 1, traces=[_fields(judged) for judged in traces], ranks=ranks)
 
 
 def _fields(judged: JudgedTrace) -> dict[str, object]:

@@ -99,6 +99,7 @@ class _Builder:
         self._calls: list[ApiCall] = []
         self._ranges: list[UserRange] = []
         self._collectives: list[Collective] = []
+        self._process_groups: dict[tuple[int, int], str] = {}
         self._operators: dict[ThreadKey, array[int]] = defaultdict(lambda: array("q"))
         self._autograd: dict[ThreadKey, array[int]] = defaultdict(lambda: array("q"))
         self._checkpoints: list[UserRange] = []
@@ -172,6 +173,9 @@ class _Builder:
         device = int(arguments.get("device", event["pid"]))
         stream = int(arguments.get("stream", event["tid"]))
         correlation = int(arguments.get("correlation", NO_CORRELATION))
+        group = arguments.get("Process Group Name")
+        if group is not None:
+            self._process_groups[device, correlation] = sys.intern(f"{group} {arguments.get('Process Group Ranks')}")
         n_bytes = arguments.get("bytes")
         n_bytes = n_bytes if isinstance(n_bytes, int) else None
         self._activities.append(Activity(kind, name, stream, correlation, begin_ns, end_ns, n_bytes, device=device))
@@ -206,6 +210,7 @@ class _Builder:
             backward={thread: _merged(times_ns) for thread, times_ns in self._autograd.items()},
             recomputation=self._recomputation(),
             collectives=tuple(self._collectives),
+            process_groups=self._process_groups,
             overheads=tuple(overhead for overhead in _OVERHEADS.values() if overhead in self._overheads),
             rank=self._rank,
             ranks=self._ranks,

@@ -129,13 +129,19 @@ def _show_timelines(timelines: Sequence[Timeline], json: bool) -> None:
 
 def _show_profiler_traces(paths: Sequence[Path], most_bytes: int, json: bool) -> None:
     """Print the verdict and advice on each trace, as lines or JSON. Raises TraceError for a trace without GPU work."""
+    from tcbench.analysis.rank_traces import rank_waits
     from tcbench.run.training_traces import judge_file
-    from tcbench.show import trace_report
+    from tcbench.show import ranks_report, trace_report
 
     judged = [judge_file(path, most_bytes) for path in paths]
+    waits = rank_waits([(each.trace, each.verdict) for each in judged])
     if json:
-        typer.echo(trace_report.to_json(judged))
+        typer.echo(trace_report.to_json(judged, ranks_report.fields(waits) if waits else None))
         return
     console = make_console()
+    if waits:
+        console.say(*(f"{each.path.name}: {trace_report.sentence(each.verdict)}" for each in judged), "")
+        console.say(*ranks_report.lines(waits))
+        return
     for place, trace in enumerate(judged):
         console.say(*[""] * bool(place), *trace_report.lines(trace))
