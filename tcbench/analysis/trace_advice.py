@@ -9,12 +9,12 @@ is claimed by neither.
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal
 
 from tcbench.analysis import intervals
 from tcbench.analysis.kernel_kinds import kernel_kind, matrix_precision
 from tcbench.analysis.trace_causes import Cover, IdleCause
-from tcbench.analysis.trace_verdict import TraceVerdict, busy_time, recomputed_work
+from tcbench.analysis.trace_verdict import PhaseShare, TraceVerdict, busy_time, recomputed_work
 from tcbench.core.groups import grouped
 from tcbench.core.recording import Activity, ApiCall
 from tcbench.core.training_trace import ThreadKey, TrainingTrace
@@ -24,6 +24,7 @@ Change = Literal[
     "fewer_synchronisations",
     "fused_optimizer",
     "cuda_graphs",
+    "compile",
     "low_precision",
     "channels_last",
     "fused_elementwise",
@@ -39,6 +40,10 @@ UPDATE_RANGE = re.compile(r"\boptimizer\b(?!.*zero_grad)|^\W*(update|opt(imizer)
 
 UPDATE_PASSES = 3
 """The least transfers of all parameters in an update: read them and their gradients, and write them."""
+
+FUSED_OPERATORS = 50
+"""An update of more outermost operators per step than this handles each parameter by itself. With fused=True, PyTorch's
+Adam runs 2, whatever the number of parameters."""
 
 _LAUNCHING: tuple[IdleCause, ...] = ("launch_call", "operator", "python")
 
@@ -68,8 +73,11 @@ class TraceAdvice:
 def advise(trace: TrainingTrace, verdict: TraceVerdict, rates: PeakRates | None = None) -> tuple[TraceAdvice, ...]:
     """Return the changes that save at least `LEAST_SHARE` of the window at most, the largest first. `rates` are those
     of the trace's GPU. If they are not known, lower precision is no advice."""
-    facts = _facts(trace, verdict, rates)
-    advice = (estimate(facts) for estimate in ESTIMATES)
+    if verdict.is_on_cpu:
+        advice = [estimate(verdict) for estimate in HOST_ESTIMATES]
+    else:
+        facts = _facts(trace, verdict, rates)
+        advice = [estimate(facts) for estimate in ESTIMATES]
     worthwhile = [each for each in advice if each.at_most_ns >= LEAST_SHARE * verdict.window_ns]
     return tuple(sorted(worthwhile, key=lambda each: -each.at_most_ns))
 
@@ -223,5 +231,41 @@ ESTIMATES: tuple[Callable[[_Facts], TraceAdvice], ...] = (
     overlap_communication,
     keep_activations,
 )
-"""The estimates of all changes."""
-assert len(ESTIMATES) == len(get_args(Change))
+"""The estimates of all changes for a GPU."""
+
+
+# -- on a CPU
+
+
+def host_input_workers(verdict: TraceVerdict) -> TraceAdvice:
+    """Load the input in other processes: saves at most the wait for input."""
+    return TraceAdvice("input_workers", verdict.causes["input"], verdict.causes["input"], 0, 0)
+
+
+def host_fused_optimizer(verdict: TraceVerdict) -> TraceAdvice:
+    """Update all parameters with one operator: saves at most the time of updates that run more than `FUSED_OPERATORS`
+    operators per step."""
+    updates = _unfused_updates(verdict)
+    idle_ns, work_ns = sum(phase.idle_ns for phase in updates), sum(phase.work_ns for phase in updates)
+    launches = sum(phase.launches for phase in updates)
+    return TraceAdvice("fused_optimizer", idle_ns + work_ns, idle_ns, work_ns, launches)
+
+
+def host_compile(verdict: TraceVerdict) -> TraceAdvice:
+    """Run fewer operators from Python (torch.compile): saves at most the time outside of operators, without such
+    updates."""
+    idle_ns = max(0, verdict.causes["python"] - sum(phase.idle_ns for phase in _unfused_updates(verdict)))
+    return TraceAdvice("compile", idle_ns, idle_ns, 0, verdict.launches)
+
+
+def _unfused_updates(verdict: TraceVerdict) -> list[PhaseShare]:
+    most = FUSED_OPERATORS * (verdict.n_steps or 1)
+    return [phase for phase in verdict.phases if UPDATE_RANGE.search(phase.name) and phase.launches > most]
+
+
+HOST_ESTIMATES: tuple[Callable[[TraceVerdict], TraceAdvice], ...] = (
+    host_input_workers,
+    host_fused_optimizer,
+    host_compile,
+)
+"""The estimates of all changes for a CPU."""

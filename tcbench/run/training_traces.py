@@ -29,9 +29,7 @@ def judge_file(path: Path, most_bytes: int) -> JudgedTrace:
     verdict = judge_training(trace)
     if verdict is None:
         raise tracing.without_work(path, trace)
-    # The estimates are for a GPU.
-    advice = () if verdict.is_on_cpu else advise(trace, verdict, published_rates(trace.device_name))
-    return JudgedTrace(path, trace, verdict, advice)
+    return JudgedTrace(path, trace, verdict, advise(trace, verdict, published_rates(trace.device_name)))
 
 
 def published_rates(device_name: str) -> PeakRates | None:

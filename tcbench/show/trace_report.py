@@ -50,8 +50,9 @@ _OVERHEADS: Mapping[Overhead, str] = {
 _CHANGES: Mapping[Change, tuple[str, int | None]] = {
     "input_workers": ("load the input in more workers (DataLoader's num_workers, DALI)", 21),
     "fewer_synchronisations": ("synchronise less often (.item(), .cpu(), printing the loss)", None),
-    "fused_optimizer": ("update all parameters at once (the optimizer's fused=True or foreach=True)", 24),
+    "fused_optimizer": ("update all parameters at once (the optimizer's fused=True)", 24),
     "cuda_graphs": ("launch many kernels at once (CUDA graphs, torch.compile)", 31),
+    "compile": ("run fewer operators from Python (torch.compile)", None),
     "low_precision": ("compute in fp16 or bf16 on Tensor Cores (torch.autocast)", 14),
     "channels_last": ("keep activations in NHWC (memory_format=torch.channels_last)", 26),
     "fused_elementwise": ("fuse normalisation, additions and activations (torch.compile)", 25),
@@ -188,22 +189,20 @@ def _advice(judged: JudgedTrace) -> list[str]:
         f"What would help, and what it saves{' of a step' if verdict.n_steps else ''} at most:",
         *(
             f"  {percent(verdict.share(each.at_most_ns)):>6}  {milliseconds(each.at_most_ns * 1e-9 / n_steps):>9}  "
-            f"{_CHANGES[each.change][0]}: {evidence(each, n_steps)}"
+            f"{_CHANGES[each.change][0]}: {evidence(each, verdict)}"
             for each in judged.advice
         ),
     ]
 
 
-def evidence(advice: TraceAdvice, n_steps: int) -> str:
+def evidence(advice: TraceAdvice, verdict: TraceVerdict) -> str:
     """Return the times that an advice rests on, per step, and the slide of the talk that shows the change."""
+    n_steps, noun = verdict.n_steps or 1, "operators" if verdict.is_on_cpu else "launches"
     idle, work = (milliseconds(time_ns * 1e-9 / n_steps) for time_ns in (advice.idle_ns, advice.work_ns))
-    launches = f"{number(advice.launches / n_steps)} launches"
+    launches = f"{number(advice.launches / n_steps)} {noun}"
     work_of = f"{work} of work by {launches}" if advice.launches else f"{work} today"
-    texts = {
-        (True, False): f"idle for {idle} before {launches}",
-        (False, True): work_of,
-        (True, True): f"idle for {idle}, and {work_of}",
-    }
+    waits = f"waits for {idle}" + (f" before {launches}" if advice.launches else "")
+    texts = {(True, False): waits, (False, True): work_of, (True, True): f"waits for {idle}, and {work_of}"}
     slide = _CHANGES[advice.change][1]
     return texts[bool(advice.idle_ns), bool(advice.work_ns)] + (f" (slide {slide} of the talk)" if slide else "")
 
@@ -286,7 +285,7 @@ def _fields(judged: JudgedTrace) -> dict[str, object]:
         ],
         "unknown_kernels": unknown_share(kernels),
         "advice": [
-            {"what": each.change, "at_most_s": each.at_most_ns * 1e-9, "evidence": evidence(each, n_steps)}
+            {"what": each.change, "at_most_s": each.at_most_ns * 1e-9, "evidence": evidence(each, verdict)}
             for each in judged.advice
         ],
         "notes": notes(verdict),

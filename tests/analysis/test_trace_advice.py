@@ -4,6 +4,7 @@ import planted_traces
 import pytest
 from training_traces import MAIN, launch, make_trace
 
+from tcbench.analysis.host_trace import judge_training
 from tcbench.analysis.trace_advice import UPDATE_PASSES, UPDATE_RANGE, PeakRates, advise
 from tcbench.analysis.trace_verdict import judge
 from tcbench.core.recording import ApiCall
@@ -99,6 +100,16 @@ def test_no_two_changes_claim_the_same_time(tmp_path, seed):
     assert sum(each.idle_ns for each in claimed) <= verdict.idle_ns
     assert sum(each.work_ns for each in claimed) <= verdict.busy_ns
     assert all(0 <= each.at_most_ns <= each.idle_ns + each.work_ns for each in claimed)
+
+
+def test_on_a_cpu_the_wait_for_input_the_update_of_each_parameter_and_python_are_saved():
+    ranges = [("ProfilerStep#1", 0, 1000), ("enumerate(DataLoader)#x", 0, 200), ("Optimizer.step#SGD.step", 600, 1000)]
+    forward, update = (210, 500), [(600 + 5 * k, 604 + 5 * k) for k in range(60)]
+    trace = make_trace([], ranges, operators={MAIN: (forward, *update)})
+    advice = {each.change: each.at_most_ns for each in advise(trace, judge_training(trace))}
+    assert advice == {"input_workers": 200, "fused_optimizer": 400, "compile": 10 + 100}
+    fused = make_trace([], ranges, operators={MAIN: (forward, (600, 990))})
+    assert "fused_optimizer" not in {each.change for each in advise(fused, judge_training(fused))}
 
 
 @pytest.mark.parametrize(
