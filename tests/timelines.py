@@ -3,6 +3,7 @@
 Imported as `import timelines`: the suite's `pythonpath` is `tests`.
 """
 
+import collections
 import functools
 import gzip
 import itertools
@@ -155,3 +156,28 @@ def record_in(trace: Path) -> Record:
     """The record of the trial in which a trace was taken."""
     content = json.loads(gzip.decompress(trace.read_bytes()))
     return msgspec.convert(content["otherData"]["tcbench"]["record"], Record)
+
+
+def events_in(trace: Path) -> list[dict]:
+    """The events of a trace as viewers see them."""
+    content = trace.read_bytes()
+    return json.loads(gzip.decompress(content) if trace.suffix == ".gz" else content)["traceEvents"]
+
+
+def crossing(trace: Path) -> list[str]:
+    """The names of spans that begin within another one of their thread and end after it. Viewers leave these out."""
+    rows = collections.defaultdict(list)
+    for event in events_in(trace):
+        if event["ph"] == "X":
+            begin_ns = round(event["ts"] * 1e3)
+            rows[event["pid"], event["tid"]].append((begin_ns, -begin_ns - round(event["dur"] * 1e3), event["name"]))
+    names = []
+    for row in rows.values():
+        ends_ns: list[int] = []
+        for begin_ns, minus_end_ns, name in sorted(row):
+            while ends_ns and ends_ns[-1] <= begin_ns:
+                ends_ns.pop()
+            if ends_ns and ends_ns[-1] < -minus_end_ns:
+                names.append(name)
+            ends_ns.append(-minus_end_ns)
+    return names

@@ -13,7 +13,7 @@ import pytest
 from command import ended, finish, next_step, start, tcbench
 from factories import make_cell
 from processes import soon
-from timelines import record_in
+from timelines import crossing, record_in
 
 from tcbench import tracing
 from tcbench.commands.profile import command as profile
@@ -61,6 +61,7 @@ def test_a_profile_leaves_a_trace_a_picture_and_a_summary(tmp_path):
         spans = [s.duration_s for s in phases if s.name == phase.name]
         assert spans == pytest.approx(phase.host_s, abs=1e-8)
     assert {"stem/conv", "block8.b/bn", "loss"} <= {s.name for s in timeline.spans_in("host", "layer")}
+    assert crossing(trace) == []
     work = timeline.spans_in("io", "work")
     assert all("DALI" in s.name or "Prefetch" in s.name for s in work)
     overlapping = [

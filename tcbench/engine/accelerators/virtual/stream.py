@@ -47,7 +47,8 @@ class Listener(Protocol):
     """An observer of a stream's launches and waits. Times are nanoseconds of the host's clock."""
 
     def task(self, task: Task, call_begin_ns: int, call_end_ns: int, begin_ns: int) -> None:
-        """Called when a task is launched; the device begins it at `begin_ns`."""
+        """Called when a task was launched; the device begins it at `begin_ns`. The call ends when the host goes on,
+        which is before the task's time in the driver has passed if simulation overhead is subtracted."""
 
     def wait(self, call: str, begin_ns: int, end_ns: int) -> None:
         """Called when the host has waited for the device in the driver's function `call`."""
@@ -105,11 +106,12 @@ class Stream:
         self._end_ns = end = begin + task.device_ns
         self.busy_ns += task.device_ns
         ends.append(end)
-        if self.listener is not None:
-            self.listener.task(task, called, returns, begin)
         until = returns - self._owed_ns  # minus the overhead since the last task's driver time ended
         now = _now()
         while now < until:
+            now = _now()
+        if self.listener is not None:
+            self.listener.task(task, called, min(now, returns), begin)
             now = _now()
         owed = now - until
         self._owed_ns = (owed if owed < _MOST_OWED_NS else _MOST_OWED_NS) + self._call_ns

@@ -9,6 +9,7 @@ import math
 import factories
 import msgspec
 import pytest
+import timelines
 
 from tcbench.core import recording
 from tcbench.core.record import Cell, Input
@@ -26,6 +27,7 @@ from tcbench.engine.measure.recorder import SpanRecorder
 from tcbench.hardware import gpus
 from tcbench.hardware.gpus import ALLOWANCE_BYTES
 from tcbench.run import plan, scenario
+from tcbench.tracing import perfetto
 from tcbench.tracing.attribution import assemble
 
 pytestmark = pytest.mark.usefixtures("thin_network")
@@ -187,7 +189,7 @@ def test_the_hosts_speed_is_for_simulated_devices_alone():
         pytest.param("fp32+kfac", marks=pytest.mark.slow),
     ],
 )
-def test_a_recording_has_the_devices_work_phase_by_phase(config):
+def test_a_recording_has_the_devices_work_phase_by_phase(tmp_path, config):
     cell = msgspec.structs.replace(cell_on("virtual:V100"), config=config, rungs=tuple(config.split("+")))
     recorder, activities = SpanRecorder(), kind_of(cell.device).activities()
     with session_of(cell) as (session, _):
@@ -213,7 +215,9 @@ def test_a_recording_has_the_devices_work_phase_by_phase(config):
     assert all(a.end_s <= b.begin_s + 1e-9 for a, b in itertools.pairwise(kernels))
     launches = [span for span in timeline.spans_in("host", "api") if "Launch" in span.name]
     assert len(launches) == (2 if "cuda_graph" in config else len(kernels))
-    assert all(math.isfinite(span.duration_s) and span.duration_s >= 0 for span in launches)
+    assert all(math.isfinite(span.duration_s) and span.duration_s > 0 for span in launches)
+    perfetto.write([timeline], tmp_path / "trace.json")
+    assert timelines.crossing(tmp_path / "trace.json") == []
     # Of two speeds the same recording is twice as long.
     slow = assemble(title, own_recording, "simulated", host_speed=0.5)
     assert slow.spans[-1].end_s == pytest.approx(2 * timeline.spans[-1].end_s)
