@@ -30,7 +30,8 @@ class Span:
 
     `step` is the number of its step, if known. `phase` is the phase that launched it, or its own name if it is a phase
     ("replay" for a captured graph whose nodes cannot be mapped). `row` distinguishes threads or streams in a lane.
-    `bytes` is the size of a copy. `layer` is the layer that launched it, for work on the device, if known."""
+    `bytes` is the size of a copy. `layer` is the layer that launched it, for work on the device, if known.
+    `launch` is the same number, from 1, for a CUDA call and for the work on the device that it launched, if known."""
 
     begin_s: float
     end_s: float
@@ -42,6 +43,7 @@ class Span:
     row: int = 0
     bytes: int | None = None
     layer: str | None = None
+    launch: int | None = None
 
     @property
     def duration_s(self) -> float:

@@ -43,6 +43,7 @@ def assemble(title: Title, recording: Recording, source: TimelineSource, host_sp
     spans += [Span(seconds(w.begin_ns), seconds(w.end_ns), "io", "work", w.name, row=w.stream) for w in io]
     owners = _owner_lookup(recording.spans)
     calls = {(call.process, call.correlation): call for call in recording.calls}
+    numbers = {call: number for number, call in enumerate(calls, start=1)}
     launches = (
         ((activity.device, activity.stream), calls.get((activity.process, activity.correlation)))
         for activity in recording.activities
@@ -59,8 +60,8 @@ def assemble(title: Title, recording: Recording, source: TimelineSource, host_sp
     for activity in recording.activities:
         if activity.kind == "input":
             continue
-        stream = (activity.device, activity.stream)
-        call = calls.get((activity.process, activity.correlation))
+        stream, key = (activity.device, activity.stream), (activity.process, activity.correlation)
+        call = calls.get(key)
         step = phase = layer = None
         if call is not None and (call.thread == recording.thread or stream in step_streams):
             step, phase, layer = owners(call.begin_ns)
@@ -69,13 +70,16 @@ def assemble(title: Title, recording: Recording, source: TimelineSource, host_sp
             phase = recording.graph_phases.get(activity.graph_node, phase)
         if phase is None and (activity.kind == "graph" or activity.graph_node is not None):
             phase = REPLAY
-        times_s, row = (seconds(activity.begin_ns), seconds(activity.end_ns)), rows[stream]
-        spans.append(Span(*times_s, "gpu", activity.kind, activity.name, step, phase, row, activity.bytes, layer))
+        begin_s, end_s = seconds(activity.begin_ns), seconds(activity.end_ns)
+        origins = step, phase, rows[stream], activity.bytes, layer, numbers.get(key)
+        spans.append(Span(begin_s, end_s, "gpu", activity.kind, activity.name, *origins))
+    threads = {recording.thread: 0}  # the row of each thread
     for call in recording.calls:
         step, phase, _ = owners(call.begin_ns)
         if step is not None and (call.thread == recording.thread or (call.process, call.correlation) in launched):
-            times_s, row = (seconds(call.begin_ns), seconds(call.end_ns)), int(call.thread != recording.thread)
-            spans.append(Span(*times_s, "host", "api", call.name, step, phase, row))
+            times_s, row = (seconds(call.begin_ns), seconds(call.end_ns)), threads.setdefault(call.thread, len(threads))
+            launch = numbers[call.process, call.correlation]
+            spans.append(Span(*times_s, "host", "api", call.name, step, phase, row, launch=launch))
     facts = title.label, title.device, title.device_name, title.batch_size
     return Timeline(*facts, source, recording.phases, tuple(spans), title.unit)
 
