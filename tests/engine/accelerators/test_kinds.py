@@ -27,6 +27,12 @@ ALLOWED = {
     "engine/accelerators/virtual/kind.py": "it models that kind's devices",
     "show/options.py": "--device's help, which stands at every start of a command: kinds are not read for it",
     "tracing/nsys.py": "the tables of Nsight Systems' export",
+    "tracing/kineto.py": "the categories of PyTorch's profiler",
+    "tracing/perfetto.py": "the categories of PyTorch's profiler",
+    "tracing/__init__.py": "how to record with PyTorch's profiler",
+    "analysis/kernel_names.py": "what kernels are called",
+    "analysis/trace_causes.py": "the calls of a trace of any program",
+    "show/trace_report.py": "what CUDA graphs are called",
     "commands/report/environment.py": "what a record says of a driver, in its own words",
 }
 """Files outside of the folder and of the backends, which name the libraries that they call, and why they may."""
