@@ -29,7 +29,7 @@ from tcbench.analysis.trace_verdict import (
 )
 from tcbench.analysis.trace_window import Window, find_steps
 from tcbench.core.groups import grouped, summed
-from tcbench.core.training_trace import TrainingTrace, UserRange
+from tcbench.core.training_trace import ThreadKey, TrainingTrace, UserRange
 
 COLLECTIVE_RANGE = re.compile(r"^(gloo|mpi|ucc):")
 """The names of the ranges that PyTorch writes around collectives of the libraries for CPUs."""
@@ -118,7 +118,7 @@ def _host_phases(trace: TrainingTrace, window: Window, work: _Times) -> tuple[Ph
     ranges = [part for part in ranges if part[0] < part[1]]
     marked = [(begin, end) for begin, end, _ in ranges]
     extent = [(first, last)]
-    backward = intervals.difference(intervals.intersection(_backward(trace), extent), marked)
+    backward = intervals.difference(intervals.intersection(backward_times(trace, window.main), extent), marked)
     rest = intervals.difference(extent, intervals.union([*marked, *backward]))
     parts = sorted(
         [*ranges, *((*part, BACKWARD) for part in _times(backward)), *((*part, OUTSIDE) for part in _times(rest))]
@@ -135,16 +135,14 @@ def _host_phases(trace: TrainingTrace, window: Window, work: _Times) -> tuple[Ph
     )
 
 
-def _backward(trace: TrainingTrace) -> list[tuple[int, int]]:
+def backward_times(trace: TrainingTrace, main: ThreadKey) -> list[tuple[int, int]]:
     """Return the time of the backward pass: on each thread the operators of automatic differentiation, joined where no
     other operator lies between two of them."""
-    joined = []
-    for thread, backward in trace.backward.items():
-        other_operators = intervals.difference(trace.operators.get(thread, ()), backward)
-        gaps = [(end, begin) for (_, end), (begin, _) in itertools.pairwise(backward)]
-        free = [gap for gap, used in zip(gaps, intervals.covered(gaps, other_operators), strict=True) if not used]
-        joined += _times(intervals.union([*backward, *free]))
-    return _times(intervals.union(joined))
+    backward = intervals.union(time for times in trace.backward.values() for time in times)
+    other_operators = intervals.difference(trace.operators.get(main, ()), backward)
+    gaps = [(end, begin) for (_, end), (begin, _) in itertools.pairwise(backward)]
+    free = [gap for gap, used in zip(gaps, intervals.covered(gaps, other_operators), strict=True) if not used]
+    return _times(intervals.union([*backward, *free]))
 
 
 def _times(times: intervals.Intervals) -> list[tuple[int, int]]:

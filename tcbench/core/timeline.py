@@ -21,7 +21,13 @@ SpanKind = Literal["step", "phase", "layer", "work", "api", "kernel", "copy", "m
 kernels, copies, memsets, and graphs whose nodes are unknown. Without a record of kernels `gpu` has phases, idle gaps
 included."""
 
-TimelineSource = Literal["nsys", "cupti", "simulated", "ranges"]
+TimelineSource = Literal["nsys", "cupti", "simulated", "ranges", "pytorch"]
+
+WINDOW = "window"
+"""The name of the step that stands for all that a timeline shows if no steps are marked."""
+
+COMMUNICATION = "communication"
+"""The phase of kernels that move data between GPUs, in a timeline of another profiler."""
 
 
 @dataclass(frozen=True, order=True)
@@ -56,8 +62,8 @@ class Timeline:
     """Spans sorted by their begin, with names that are safe to print.
 
     `label` is the cell's ("fp16+dali, batch size 64"), `device` is as in a cell, `device_name` is the product name.
-    `phases` are in the order of the step. `unit` is the noun that `batch_size` counts. `record` is the trial in which
-    the timeline was recorded, if known.
+    `phases` are in the order of the step. `unit` is the noun that `batch_size` counts, which is 0 if it is not known.
+    `record` is the trial in which the timeline was recorded, if known.
 
     Raises ValueError for a span that ends before it begins, and for a step of no length."""
 

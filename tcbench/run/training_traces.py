@@ -23,7 +23,7 @@ class JudgedTrace:
     advice: tuple[TraceAdvice, ...]
 
 
-def judge_file(path: Path, most_bytes: int) -> JudgedTrace:
+def judge_file(path: Path, most_bytes: int = tracing.MOST_BYTES) -> JudgedTrace:
     """Read and judge a trace of at most `most_bytes` when unpacked. Raises TraceError."""
     trace = tracing.read_training(path, most_bytes)
     verdict = judge_training(trace)

@@ -100,6 +100,12 @@ def sentence(verdict: TraceVerdict) -> str:
     return f"{verdict.limit}: the GPU works for {percent(work)} of the time{communicates}; {idle}"
 
 
+def figures(verdict: TraceVerdict) -> str:
+    """Return the figures that stand beside the name of a trace."""
+    busy = f"{'CPU' if verdict.is_on_cpu else 'GPU'} busy {percent(verdict.share(verdict.busy_ns))}"
+    return busy if verdict.step_ns is None else f"{milliseconds(verdict.step_ns * 1e-9)} per step · {busy}"
+
+
 def _steps(verdict: TraceVerdict) -> str:
     """Return a line on the steps and the window."""
     if verdict.step_ns is None:

@@ -13,6 +13,8 @@ from tcbench.core.training_trace import TrainingTrace
 from tcbench.tracing import kineto, nsys, perfetto
 from tcbench.tracing.attribution import from_record
 
+MOST_BYTES = kineto.MOST_BYTES
+
 FILES = ".json.gz, .json (a trace), .sqlite, .nsys-rep, .qdrep, .qdstrm (Nsight Systems) or .jsonl (records)"
 
 

@@ -23,7 +23,7 @@ from tcbench.analysis.phases import PhaseCost
 from tcbench.analysis.summary import CellSummary
 from tcbench.core.errors import SelectionError
 from tcbench.core.groups import grouped
-from tcbench.core.timeline import Span, Timeline
+from tcbench.core.timeline import COMMUNICATION, WINDOW, Span, Timeline
 from tcbench.show.bottlenecks import limit_sentence
 from tcbench.show.charts.inline import tooltip
 from tcbench.show.charts.page import MARGIN, WIDTH, ChartPage, boxes
@@ -58,7 +58,9 @@ _SOURCES = {
     "cupti": "recorded through CUPTI",
     "simulated": "recorded by the simulation",
     "ranges": "recorded by tcbench's own ranges",
+    "pytorch": "recorded by PyTorch's profiler",
 }
+_COLOURS = {**PHASE_COLOURS, "other": OTHER, COMMUNICATION: PHASE_COLOURS["allreduce"], "copy": COPY}
 _ROOM = WIDTH - 2 * MARGIN - 0.55  # inches of a panel without the names of its rows
 _FACTS = 2.4  # inches for the figures to the right of a name
 _WAITING = Fill(PAPER, "//////")
@@ -69,12 +71,21 @@ _EDGED = 0.06  # inches; narrower blocks have no edge
 _FEWEST = 5  # the least length of a shortened name
 
 
+@dataclass(frozen=True)
+class Caption:
+    """The words of a panel on a trace of another profiler: figures beside its name, and a sentence below it."""
+
+    figures: str
+    sentence: str
+
+
 def timeline_chart(
     timelines: Sequence[Timeline],
     zoom: tuple[float, float] | None = None,
     steps: int | None = None,
     *,
     step: int | None = None,
+    captions: Sequence[Caption | None] = (),
 ) -> Figure:
     """Draw timelines below each other.
 
@@ -82,6 +93,7 @@ def timeline_chart(
     - `steps`: the number of steps of the slowest cell to draw (default 3). If enough steps were recorded, the first one
       is left out, because it starts with an idle GPU.
     - `step`: the number of the first step to draw.
+    - `captions`: the words of each timeline, None for those of its bottleneck.
 
     Raises SelectionError if there is nothing to draw, or for a step or part that was not recorded."""
     if not timelines:
@@ -89,8 +101,8 @@ def timeline_chart(
     timelines, more = first_panels(timelines, lambda timeline: timeline.label, "--config or --bs, or name fewer files")
     window = _window(timelines, zoom, steps, step)
     panels = [
-        _Panel(timeline, explain_timeline(timeline), _first(timeline, steps, step).begin_s, *window)
-        for timeline in timelines
+        _Panel(timeline, caption or explain_timeline(timeline), _first(timeline, steps, step).begin_s, *window)
+        for timeline, caption in zip(timelines, captions or [None] * len(timelines), strict=False)
     ]
     return _page(panels, zoom, more)
 
@@ -140,8 +152,12 @@ def _window(
         first = _first(timeline, steps, step)
         place = timeline.steps.index(first)
         shown = steps or (1 if step is not None else DEFAULT_STEPS)
-        last = timeline.steps[min(place + shown, len(timeline.steps)) - 1]
-        ends_s.append(last.end_s - first.begin_s)
+        steps_shown = timeline.steps[place : place + shown]
+        ends = [steps_shown[-1].end_s]
+        if not timeline.batch_size:  # the host of another program may run far ahead of the GPU
+            numbers = {span.step for span in steps_shown}
+            ends += [span.end_s for span in timeline.spans_in("gpu") if span.step in numbers]
+        ends_s.append(max(ends) - first.begin_s)
         recorded_s.append(max(s.end_s for s in timeline.spans) - first.begin_s)
     if zoom is None:
         return 0.0, max(ends_s)
@@ -170,10 +186,20 @@ class _Panel:
     """A cell's timeline, drawn from `begin_s` to `end_s` after `zero_s`, the time that is 0 on the axis."""
 
     timeline: Timeline
-    bottleneck: Bottleneck
+    verdict: Bottleneck | Caption
     zero_s: float
     begin_s: float
     end_s: float
+
+    @property
+    def caption(self) -> Caption:
+        """The words of the panel."""
+        if isinstance(self.verdict, Caption):
+            return self.verdict
+        figures = f"{number(self.verdict.images_per_s)} {self.timeline.unit}/s"
+        if self.verdict.device is not None:
+            figures += f" · GPU busy {self.verdict.device.busy_share:.0%}"
+        return Caption(figures, limit_sentence(self.verdict))
 
     def ms(self, time_s: float) -> float:
         """Convert a time of the timeline to a place on the axis in ms."""
@@ -257,9 +283,11 @@ def _page(panels: Sequence[_Panel], zoom: tuple[float, float] | None, more: Sequ
         notes[0] += " Colour of the GPU's work: the phase that launched it."
     if merged:
         notes[0] += " Its height: the share of the time in which the GPU was busy."
-    if any(panel.bottleneck.source == "timeline" for panel in panels):
+    measured = [panel.verdict for panel in panels if isinstance(panel.verdict, Bottleneck)]
+    of_records = [bottleneck for bottleneck in measured if bottleneck.source == "record"]
+    if len(of_records) < len(panels):
         notes.append("Figures are those of all recorded steps; profiling slows steps down.")
-    timed = [panel.bottleneck.phases_are_timed for panel in panels if panel.bottleneck.source == "record"]
+    timed = [bottleneck.phases_are_timed for bottleneck in of_records]
     if any(timed):
         notes.append("Phases of a record are those of its timed steps, laid end to end.")
     if not all(timed):
@@ -271,11 +299,8 @@ def _page(panels: Sequence[_Panel], zoom: tuple[float, float] | None, more: Sequ
     for axes, panel in zip(column, panels, strict=True):
         name = wrapped(drawable(panel.timeline.label), LABEL, page.room - _FACTS, bold=True)
         below = wrapped(drawable(panel.timeline.device_name), LABEL, page.room) if len(names) > 1 else []
-        below += wrapped(drawable(limit_sentence(panel.bottleneck)), WORDS, page.room)
-        figures = f"{number(panel.bottleneck.images_per_s)} {panel.timeline.unit}/s"
-        if panel.bottleneck.device is not None:
-            figures += f" · GPU busy {panel.bottleneck.device.busy_share:.0%}"
-        page.heading(axes, "\n".join(name), figures, "\n".join(below) + "\n")
+        below += wrapped(drawable(panel.caption.sentence), WORDS, page.room)
+        page.heading(axes, "\n".join(name), panel.caption.figures, "\n".join(below) + "\n")
         _draw_panel(axes, panel)
         axes.tick_params(axis="x", labelbottom=axes is column[-1])
     column[-1].set_xlabel("ms")
@@ -285,10 +310,10 @@ def _page(panels: Sequence[_Panel], zoom: tuple[float, float] | None, more: Sequ
 def _legend(panels: Sequence[_Panel]) -> list[Patch]:
     """Return a patch for each phase or kind of work that is visible in the panels, and for waits for the GPU."""
     visible = set().union(*(panel.visible_phases for panel in panels))
-    words = {"io": "IO: input", "copy": "copies", "other": "other"}
+    words = {"io": "IO: input", COMMUNICATION: COMMUNICATION, "copy": "copies", "other": "other"}
     patches = [
         Patch(color=_colour(key), label=words.get(key) or f"{_WORDS[key][0]}: {key}")
-        for key in (*PHASE_COLOURS, "copy", "other")
+        for key in (*PHASE_COLOURS, COMMUNICATION, "copy", "other")
         if key in visible
     ]
     if "waiting" in visible:
@@ -326,11 +351,11 @@ def _colour_key(span: Span) -> str:
     if span.lane == "io":
         return "io"
     phase = span.name if span.kind == "phase" else span.phase
-    return phase if phase in PHASE_COLOURS else "other"
+    return phase if phase in _COLOURS else "other"
 
 
 def _colour(key: str) -> str:
-    return {**PHASE_COLOURS, "copy": COPY}.get(key, OTHER)
+    return _COLOURS.get(key, OTHER)
 
 
 def _bars(
@@ -408,7 +433,7 @@ def _draw_density(axes: Axes, panel: _Panel, row: _Lane, y: float) -> None:
     edges_ms = np.linspace(panel.begin_s * 1e3, panel.end_s * 1e3, bins + 1)
     edges_s = edges_ms / 1e3 + panel.zero_s
     bottom, before = np.zeros(bins), list[tuple[float, float]]()
-    order = [*PHASE_COLOURS, "other", "copy"]
+    order = list(_COLOURS)
     for key, spans in sorted(_by_colour(row.spans).items(), key=lambda group: order.index(group[0])):
         covered = intervals.union((span.begin_s, span.end_s) for span in spans)
         share = _share_per_bin(intervals.difference(covered, before), edges_s)
@@ -435,7 +460,7 @@ def _draw_steps(axes: Axes, panel: _Panel) -> None:
     """Draw a line where each step begins, and its number above the visible part."""
     for i, step in enumerate(panel.timeline.steps):
         begin, end = panel.clipped(step)
-        if begin >= end:
+        if begin >= end or step.name == WINDOW:
             continue
         if begin == panel.ms(step.begin_s):
             axes.axvline(begin, color=INK, linewidth=0.8, linestyle=(0, (3, 2)), zorder=3.5)

@@ -37,7 +37,8 @@ def timeline(
     files: list[Path] | None = typer.Argument(
         None,
         metavar="FILE",
-        help="Timelines of `tcbench profile`, records of a run, or Nsight Systems' report or SQLite. Default: the "
+        help="Timelines of `tcbench profile`, records of a run, or Nsight Systems' report or SQLite, or a trace of "
+        "PyTorch's profiler. Default: the "
         "newest profile.",
     ),
     output: Path | None = options.picture_option(),
@@ -66,15 +67,27 @@ def timeline(
     tcbench timeline profile.json.gz --step 42
     tcbench timeline run.jsonl --config 'fp32*' --bs 8  the phases of a run's steps"""
     from tcbench import tracing
-    from tcbench.commands.timeline.chart import timeline_chart
+    from tcbench.commands.timeline.chart import Caption, timeline_chart
+    from tcbench.core.timeline import Timeline
+    from tcbench.run.training_traces import judge_file
     from tcbench.show.charts.files import save
+    from tcbench.show.trace_report import figures, sentence
+    from tcbench.tracing.training_timeline import trace_timeline
 
     files = files or [newest_timeline(out)]
-    timelines = [timeline for file in files for timeline in tracing.read(file)]
+    timelines, captions = list[Timeline](), list[Caption | None]()
+    for file in files:
+        if tracing.is_training(file):
+            judged = judge_file(file)
+            timelines.append(trace_timeline(judged.trace, judged.verdict, file.name))
+            captions.append(Caption(figures(judged.verdict), sentence(judged.verdict)))
+        else:
+            timelines += tracing.read(file)
+            captions += [None] * (len(timelines) - len(captions))
     if chosen.configs or chosen.batch_sizes:
         records = [timeline.record for timeline in timelines if timeline.record]
         selected = select_cells(records, chosen.configs, chosen.batch_sizes)
-        timelines = [timeline for timeline in timelines if timeline.record in selected]
+        timelines, captions = [timeline for timeline in timelines if timeline.record in selected], []
     output = output_path(output, files, "timeline.png")
-    save(timeline_chart(timelines, window(zoom), steps, step=step), output, options.ANOTHER_FILE)
+    save(timeline_chart(timelines, window(zoom), steps, step=step, captions=captions), output, options.ANOTHER_FILE)
     echo_written(output)

@@ -10,7 +10,7 @@ from matplotlib.text import Text
 from show.charts.charts import assert_tidy, extent, legend, words
 from timelines import FEW, HOST, api, busy_timeline, kernel, make_timeline, phase, step, talk, training, work
 
-from tcbench.commands.timeline.chart import close_up, timeline_chart
+from tcbench.commands.timeline.chart import Caption, close_up, timeline_chart
 from tcbench.core.timeline import Span
 
 
@@ -113,3 +113,13 @@ def test_any_timelines_are_tidy(drawn: list, part: tuple[float, float] | None) -
     figure = timeline_chart(timelines, zoom)
     assert_tidy(figure)
     assert_in_blocks(figure)
+
+
+def test_a_trace_of_another_profiler_is_drawn_to_the_end_of_its_work_and_names_no_rate() -> None:
+    spans = (step(0.0, 0.01), phase("forward", 0.0, 0.009), kernel(0.015, 0.04))
+    timeline = replace(make_timeline(*spans), batch_size=0, source="pytorch")
+    figure = timeline_chart([timeline], captions=[Caption("40 ms per step", "gpu-bound: the GPU works")])
+    assert_tidy(figure)
+    assert figure.axes[0].get_xlim() == (0, pytest.approx(40))
+    assert {"40 ms per step", "gpu-bound: the GPU works"} <= set(words(figure))
+    assert not any("/s" in text for text in words(figure))
