@@ -39,11 +39,8 @@ _Times = Sequence[tuple[int, int]]
 
 def judge_training(trace: TrainingTrace) -> TraceVerdict | None:
     """Return the verdict on training on a GPU or on the CPU, or None if the trace has no work of either."""
-    return judge_host(trace) if trace.is_on_cpu else judge(trace)
-
-
-def judge_host(trace: TrainingTrace) -> TraceVerdict | None:
-    """Return the verdict on training on the CPU, or None if the steps or operators have no length."""
+    if not trace.is_on_cpu:
+        return judge(trace)
     inputs = grouped((r.thread, (r.begin_ns, r.end_ns)) for r in trace.ranges if INPUT_RANGE.search(r.name))
     operators = {
         thread: _times(intervals.difference(times, intervals.union(inputs.get(thread, []))))

@@ -21,7 +21,7 @@ from tcbench.analysis import intervals
 from tcbench.analysis.host_trace import collective_ranges
 from tcbench.analysis.trace_verdict import TraceVerdict, busy_time, is_communication
 from tcbench.core.groups import grouped
-from tcbench.core.training_trace import TrainingTrace
+from tcbench.core.training_trace import TrainingTrace, UserRange
 
 Mismatch = Literal["none", "too few", "counts", "names", "ends"]
 """The reason for which the collectives of several ranks cannot be matched."""
@@ -71,15 +71,6 @@ class RankWaits:
         return statistics.mean(each.waiting_ns for each in self.ranks if each is not slowest) - slowest.waiting_ns
 
 
-@dataclass(frozen=True)
-class _Collective:
-    """A collective on one rank."""
-
-    name: str
-    begin_ns: int
-    end_ns: int
-
-
 def rank_waits(traces: Sequence[tuple[TrainingTrace, TraceVerdict]]) -> RankWaits | None:
     """Return the waiting of the ranks that the traces are from, or None if they are not from ranks of one run."""
     ranks = {trace.rank: (trace, verdict) for trace, verdict in traces if trace.rank is not None}
@@ -100,11 +91,11 @@ def rank_waits(traces: Sequence[tuple[TrainingTrace, TraceVerdict]]) -> RankWait
     times_last, transfers_ns = dict.fromkeys(ranks, 0), dict.fromkeys(ranks, 0)
     for members in shared:
         for matched in zip(*members.values(), strict=True):
-            shortest_ns = min(each.end_ns - each.begin_ns for each in matched)
+            shortest_ns = min(each.duration_ns for each in matched)
             for rank, each in zip(members, matched, strict=True):
                 waits[rank].append((each.begin_ns, each.end_ns - shortest_ns))
                 transfers_ns[rank] += shortest_ns
-                times_last[rank] += each.end_ns - each.begin_ns == shortest_ns
+                times_last[rank] += each.duration_ns == shortest_ns
     rank_times = []
     for rank, (trace, verdict) in sorted(ranks.items()):
         exposed = intervals.difference(intervals.union(waits[rank]), _work(trace, verdict))
@@ -115,26 +106,25 @@ def rank_waits(traces: Sequence[tuple[TrainingTrace, TraceVerdict]]) -> RankWait
     return RankWaits("none", world_size, tuple(rank_times), most)
 
 
-def _collectives(trace: TrainingTrace, verdict: TraceVerdict) -> Mapping[Hashable, list[_Collective]]:
+def _collectives(trace: TrainingTrace, verdict: TraceVerdict) -> Mapping[Hashable, list[UserRange]]:
     """Return the collectives that began in the steps, by process group. If the trace does not name these, the streams
     of a GPU stand for them, in the order of their first collectives."""
     window = verdict.window
     first, last = (window.steps[0][0], window.steps[-1][1]) if window.steps else (window.begin_ns, window.end_ns)
     if trace.is_on_cpu:
-        ranges = [each for each in collective_ranges(trace) if first <= each.begin_ns < last]
-        return {"": [_Collective(each.name, each.begin_ns, each.end_ns) for each in ranges]}
+        return {"": [each for each in collective_ranges(trace) if first <= each.begin_ns < last]}
     streams: dict[int, int] = {}
-    pairs: list[tuple[Hashable, _Collective]] = []
+    pairs: list[tuple[Hashable, UserRange]] = []
     for activity, launch in zip(window.activities, window.launches, strict=True):
         if launch and is_communication(activity) and (not window.steps or first <= launch.begin_ns < last):
             stream = streams.setdefault(activity.stream, len(streams))
             group = trace.process_groups.get((activity.device, activity.correlation), stream)
-            name = activity.name.partition("(")[0]
-            pairs.append((group, _Collective(name, activity.begin_ns, activity.end_ns)))
+            name, thread = activity.name.partition("(")[0], (launch.process, launch.thread)
+            pairs.append((group, UserRange(name, thread, activity.begin_ns, activity.end_ns)))
     return grouped(pairs)
 
 
-def _mismatch(groups: Sequence[Mapping[int, Sequence[_Collective]]]) -> Mismatch:
+def _mismatch(groups: Sequence[Mapping[int, Sequence[UserRange]]]) -> Mismatch:
     """Return why the collectives of the ranks of each group cannot be matched, "none" if they can."""
     if sum(len(next(iter(members.values()))) for members in groups) < LEAST_COLLECTIVES:
         return "too few"
@@ -148,7 +138,7 @@ def _mismatch(groups: Sequence[Mapping[int, Sequence[_Collective]]]) -> Mismatch
                 return "names"
             offsets = [b.end_ns - a.end_ns for a, b in zip(reference, collectives, strict=True)]
             disagreement_ns += sum(abs(offset - statistics.median(offsets)) for offset in offsets)
-            communication_ns += sum(each.end_ns - each.begin_ns for each in collectives)
+            communication_ns += sum(each.duration_ns for each in collectives)
     return "ends" if disagreement_ns > MOST_DISAGREEMENT * communication_ns else "none"
 
 

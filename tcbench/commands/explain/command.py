@@ -139,9 +139,10 @@ def _show_profiler_traces(paths: Sequence[Path], most_bytes: int, json: bool) ->
         typer.echo(trace_report.to_json(judged, ranks_report.fields(waits) if waits else None))
         return
     console = make_console()
+    if waits and waits.ranks:
+        console.say(*(f"{each.path.name}: {trace_report.sentence(each.verdict)}" for each in judged))
+    else:
+        for place, trace in enumerate(judged):
+            console.say(*[""] * bool(place), *trace_report.lines(trace))
     if waits:
-        console.say(*(f"{each.path.name}: {trace_report.sentence(each.verdict)}" for each in judged), "")
-        console.say(*ranks_report.lines(waits))
-        return
-    for place, trace in enumerate(judged):
-        console.say(*[""] * bool(place), *trace_report.lines(trace))
+        console.say("", *ranks_report.lines(waits))
