@@ -83,7 +83,7 @@ def sentence(verdict: TraceVerdict) -> str:
     """Return the verdict with the shares that it rests on."""
     share = verdict.share
     if verdict.is_on_cpu:
-        shares = [f"{percent(share(time_ns))} of the time {text}" for text, time_ns in _labelled_times(verdict)]
+        shares = [f"{percent(share(time_ns))} of the time {text}" for text, time_ns in labelled_times(verdict)]
         return f"{verdict.limit}: the CPU spends {', '.join(shares)}"
     work, exposed = share(verdict.work_ns + verdict.recomputation_ns), share(verdict.exposed_ns)
     waits = {
@@ -127,12 +127,12 @@ def _shares(verdict: TraceVerdict) -> list[str]:
     n_steps = verdict.n_steps or 1
     return [
         f"  {percent(verdict.share(time_ns)):>6}  {milliseconds(time_ns * 1e-9 / n_steps):>9}  {text}"
-        for text, time_ns in _labelled_times(verdict)
+        for text, time_ns in labelled_times(verdict)
     ]
 
 
-def _labelled_times(verdict: TraceVerdict) -> list[tuple[str, int]]:
-    """Return the times that the window divides into, with what each is. Very short ones are left out."""
+def labelled_times(verdict: TraceVerdict, least_share: float = LEAST_SHARE) -> list[tuple[str, int]]:
+    """Return the times that the window divides into, with what each is, without those below `least_share`."""
     if verdict.is_on_cpu:
         times = [
             ("in operators", verdict.work_ns),
@@ -146,7 +146,7 @@ def _labelled_times(verdict: TraceVerdict) -> list[tuple[str, int]]:
             ("busy with the recomputation of activations", verdict.recomputation_ns),
             *((f"idle: {text}", verdict.causes[cause]) for cause, text in _CAUSES.items()),
         ]
-    return [(text, time_ns) for text, time_ns in times if verdict.share(time_ns) >= LEAST_SHARE]
+    return [(text, time_ns) for text, time_ns in times if verdict.share(time_ns) >= least_share]
 
 
 def _phases(verdict: TraceVerdict) -> list[str]:

@@ -90,7 +90,7 @@ def _rows(diff: Diff, level: Level) -> list[_PartRow]:
     rows = [_PartRow("base", 0.0, base_s, milliseconds(base_s), _STEP, f"base\n{milliseconds(base_s)}")]
     parts, summed_up = shown_parts(level, _TOP)
     at_s = base_s
-    for part in (*parts, *filter(None, [summed_up]), level.rest):
+    for part in (*parts, *filter(None, [summed_up]), *[level.rest] * level.has_rest):
         words = "  ".join(filter(None, (signed(part.change_s), share(diff, part))))
         name = f"{part.name} · {part.phase}" if part.phase and level.name != "phases" else part.name
         times = " → ".join("none" if s is None else milliseconds(s) for s in (part.base_s, part.current_s))

@@ -32,7 +32,8 @@ _MOST_CELLS = 8
 def diff(
     *,
     base: str = typer.Argument(
-        metavar="BASE", help="A timeline of `tcbench profile`, a file of records, or the id of a run."
+        metavar="BASE",
+        help="A timeline of `tcbench profile`, a trace of PyTorch's profiler, a file of records, or the id of a run.",
     ),
     current: str | None = typer.Argument(None, metavar="CURRENT", help="The same. Default, with --to: BASE itself."),
     chosen: Selection,
@@ -108,10 +109,20 @@ def diff(
 
 
 def _timeline_diffs(paths: Sequence[Path]) -> list[Diff]:
-    """Return the diff of each rank's timelines. Raises NotComparableError if the numbers of ranks differ."""
+    """Return the diff of two traces of another profiler, or of each rank's timelines. Raises NotComparableError if the
+    numbers of ranks differ, and SelectionError if tcbench recorded one side alone."""
     from tcbench import tracing
     from tcbench.commands.diff.differences import diff_timelines
+    from tcbench.commands.diff.trace_differences import diff_traces
+    from tcbench.run.training_traces import judge_file
 
+    foreign = [path for path in paths if tracing.is_training(path)]
+    if len(foreign) == len(paths):
+        return [diff_traces(*map(judge_file, paths))]
+    if foreign:
+        raise SelectionError(
+            f"{foreign[0]} is a trace of another profiler and the other file is not; expected two of the same kind"
+        )
     base, current = map(tracing.read, paths)
     if len(base) != len(current):
         raise NotComparableError(

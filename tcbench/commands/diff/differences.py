@@ -24,7 +24,7 @@ from tcbench.core.groups import summed
 from tcbench.core.record import Cell, Environment, Measurement, Record
 from tcbench.core.timeline import Span, Timeline
 
-LevelName = Literal["phases", "layers", "kernels"]
+LevelName = Literal["time", "phases", "layers", "kernels"]
 Fate = Literal["appeared", "went", "grew", "shrank", "same"]
 
 SAME_TRAINING = ("model", "variant", "image_size", "n_classes", "batch_size", "ranks")
@@ -81,6 +81,16 @@ class Level:
     parts: tuple[StepPart, ...]
     rest: StepPart
 
+    @property
+    def has_phases(self) -> bool:
+        """Whether parts belong to phases, and are none themselves."""
+        return self.name != "phases" and any(part.phase for part in self.parts)
+
+    @property
+    def has_rest(self) -> bool:
+        """Whether the parts leave anything of the step but rounding errors."""
+        return max(abs(self.rest.base_s or 0.0), abs(self.rest.current_s or 0.0)) > 1e-9
+
 
 @dataclass(frozen=True)
 class DiffSide:
@@ -130,7 +140,7 @@ def diff_records(base: Sequence[Record], current: Sequence[Record]) -> Diff:
     clock: ClockName = "device" if all(side.fills_device for side in trials) else "host"
     before, after = (_phases_s(side, clock) for side in trials)
     parts = [_part_of_trials(name, name, before.get(name), after.get(name)) for name in {**before, **after}]
-    levels = (_level("phases", clock, step, parts, "outside of phases"),) if parts else ()
+    levels = (make_level("phases", clock, step, parts, "outside of phases"),) if parts else ()
     differences = comparability.differences(trials[0].facts, trials[1].facts)
     return Diff(_side(base), _side(current), step, levels, differences)
 
@@ -239,15 +249,15 @@ def diff_timelines(base: Timeline, current: Timeline) -> Diff:
             for side, device, n in ((before, before.device, before.steps), (after, after.device, after.steps))
         ]
         rest = "overlap of phases, and work outside of phases"
-    levels = [_level("phases", clock, step, _merged(*phases), rest)]
+    levels = [make_level("phases", clock, step, merged_parts(*phases), rest)]
     layers = [_layers(timeline, clock) for timeline in (base, current)]
     if all(layers):
-        levels.append(_level("layers", clock, step, _merged(*layers), "outside of layers"))
+        levels.append(make_level("layers", clock, step, merged_parts(*layers), "outside of layers"))
     kernels = [_kernels(timeline) for timeline in (base, current)]
     if all(times_s for times_s, _ in kernels):
         (base_s, base_launches), (current_s, current_launches) = kernels
-        merged = _merged(base_s, current_s, launches=(base_launches, current_launches))
-        levels.append(_level("kernels", "device", step, merged, "idle time of the device, minus overlap"))
+        merged = merged_parts(base_s, current_s, launches=(base_launches, current_launches))
+        levels.append(make_level("kernels", "device", step, merged, "idle time of the device, minus overlap"))
     differences: tuple[Difference, ...] = ()
     if len(records) == 2:
         differences = comparability.differences(*(comparability.values([record]) for record in records))
@@ -303,7 +313,9 @@ def _in_steps(timeline: Timeline, spans: Iterable[Span]) -> Iterable[Span]:
     return (span for span in spans if span.step in numbers)
 
 
-def _merged(base: _PerPart, current: _PerPart, *, launches: tuple[_PerPart, _PerPart] = ({}, {})) -> list[StepPart]:
+def merged_parts(
+    base: _PerPart, current: _PerPart, *, launches: tuple[_PerPart, _PerPart] = ({}, {})
+) -> list[StepPart]:
     """Return the parts that take time on either side. `base` and `current` hold the seconds per step by part, and
     `launches` the launches per step of both sides."""
     return [
@@ -316,7 +328,7 @@ def _merged(base: _PerPart, current: _PerPart, *, launches: tuple[_PerPart, _Per
 # -- both ----------------------------------------------------------------------------------------------------------
 
 
-def _level(name: LevelName, clock: ClockName, step: StepPart, parts: Iterable[StepPart], rest: str) -> Level:
+def make_level(name: LevelName, clock: ClockName, step: StepPart, parts: Iterable[StepPart], rest: str) -> Level:
     """Return a level with its parts, the largest change first, and the rest of the step under the name `rest`."""
     ordered = tuple(sorted(parts, key=lambda part: -abs(part.change_s)))
     base_s = math.fsum([step.base_s or 0.0, *(-(part.base_s or 0.0) for part in ordered)])

@@ -93,10 +93,11 @@ def _table(diff: Diff, level: Level, top: int) -> Table[_Row]:
     step = StepPart("step", None, diff.step.base_s, diff.step.current_s, diff.step.change)
     rows = [(part, "" if part.decided or part.change is None else "dim", fate(part)) for part in parts]
     rows += [(rest, "dim", "")] if rest else []
-    rows += [(level.rest, "dim", "the rest"), (step, "bold", fate(diff.step))]
+    rows += [(level.rest, "dim", "the rest")] if level.has_rest else []
+    rows += [(step, "bold", fate(diff.step))]
     columns: list[Column[_Row]] = [
         Column(level.name.removesuffix("s"), lambda row: row[0].name, ratio=1),
-        *([Column[_Row]("phase", lambda row: row[0].phase)] if level.name != "phases" else []),
+        *([Column[_Row]("phase", lambda row: row[0].phase)] if level.has_phases else []),
         Column("base", lambda row: "-" if row[0].base_s is None else row[0].base_s, _TIME),
         Column("current", lambda row: "-" if row[0].current_s is None else row[0].current_s, _TIME),
         Column("change", lambda row: row[0].change_s, CHANGE),
