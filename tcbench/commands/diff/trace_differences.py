@@ -49,7 +49,7 @@ def diff_traces(base: JudgedTrace, current: JudgedTrace) -> Diff:
     if not on_cpu:
         merged = merged_parts(base_s, current_s, launches=(base_launches, current_launches))
         levels.append(make_level("kernels", clock, step, merged, "idle time of the device, minus overlap"))
-    facts = {fact: [of(verdict) for verdict in verdicts] for fact, of in _FACTS.items()}
+    facts = {fact: [words(verdict) for verdict in verdicts] for fact, words in _FACTS.items()}
     differences = [Difference("recording", fact, *values) for fact, values in facts.items() if len({*values}) > 1]
     return Diff(_side(base), _side(current), step, tuple(levels), tuple(differences))
 
