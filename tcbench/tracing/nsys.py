@@ -1,22 +1,19 @@
 """Nsight Systems: running it, exporting its reports to SQLite, and reading timelines from that.
 
-The schema of the export differs between versions, and tables without rows are missing, so tables and columns are looked
-up first. Sources: Nsight Systems User Guide, sections "CLI Profile Command Switch Options" and "SQLite Schema
-Reference". NVTX push/pop ranges, which nest within a thread, have the event type 59, marks have 34."""
+Source: Nsight Systems User Guide, section "CLI Profile Command Switch Options". NVTX push/pop ranges, which nest within
+a thread, have the event type 59, marks have 34."""
 
 from __future__ import annotations
 
 import os
 import re
 import shutil
-import sqlite3
 import statistics
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import closing
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import msgspec
 
@@ -26,6 +23,7 @@ from tcbench.core.process import CommandAnswer
 from tcbench.core.recording import Activity, ActivityKind, ApiCall, HostSpan, Recording, Title, copy_name
 from tcbench.core.timeline import Timeline
 from tcbench.tracing.attribution import assemble
+from tcbench.tracing.nsys_tables import ExportTables, SqlRow, UnknownSchemaError, open_export, process_id
 
 _Timed = TypeVar("_Timed", HostSpan, ApiCall, Activity)
 
@@ -117,19 +115,10 @@ def read(path: Path) -> tuple[Timeline, ...]:
 def recordings(path: Path) -> tuple[tuple[Title, Recording], ...]:
     """Return the cell's title and the recording of each process in an SQLite export that has tcbench's ranges, in the
     order in which the ranges begin. Times are those of the report. Raises TraceError."""
-    try:
-        # The URI is quoted, because '#' and '?' in a file's name would have a meaning for SQLite.
-        with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro&immutable=1", uri=True)) as connection:
-            connection.row_factory = _row
-            connection.set_progress_handler(lambda: 0, _STEPS_PER_SIGNAL)  # Python handles signals in this call
-            recordings = _Report(connection).recordings(path.stem)
-    except _UnknownSchema as error:
-        reason = "this version of tcbench does not support this form of Nsight Systems' export"
-        raise TraceError(f"{path}: {error}: {reason}") from None
-    except (sqlite3.Error, OverflowError, TypeError, ValueError) as error:
-        if str(error) == "interrupted":
-            raise KeyboardInterrupt from None
-        raise TraceError(f"{path}: not a complete SQLite export of Nsight Systems ({error})") from None
+    with open_export(path) as tables:
+        if "NVTX_EVENTS" not in tables:
+            raise UnknownSchemaError("no table NVTX_EVENTS with the columns of ranges")
+        recordings = _Report(tables).recordings(path.stem)
     if not recordings:
         raise TraceError(f"{path}: it has no ranges of tcbench; expected a report of tcbench under `nsys profile`")
     return recordings
@@ -173,72 +162,24 @@ def merge_recordings(report: Recording, worker: Recording) -> Recording:
     )
 
 
-_STEPS_PER_SIGNAL = 100_000
-"""The number of SQLite instructions between two checks for signals; they take some milliseconds."""
-
-_ACTIVITY = frozenset({"start", "end", "correlationId"})
-_COLUMNS = {
-    "StringIds": frozenset({"id", "value"}),
-    "NVTX_EVENTS": frozenset({"start", "end", "eventType", "globalTid"}),
-    "CUPTI_ACTIVITY_KIND_RUNTIME": _ACTIVITY,
-    "CUPTI_ACTIVITY_KIND_DRIVER": _ACTIVITY,
-    "CUPTI_ACTIVITY_KIND_KERNEL": _ACTIVITY,
-    "CUPTI_ACTIVITY_KIND_MEMCPY": _ACTIVITY,
-    "CUPTI_ACTIVITY_KIND_MEMSET": _ACTIVITY,
-    "CUPTI_ACTIVITY_KIND_GRAPH_TRACE": frozenset({"start", "end"}),
-}
-"""The tables that are read, with the columns that they must have."""
-
-_NOT_READ = re.compile(r"CUPTI_ACTIVITY_KIND_(SYNCHRONIZATION|CUDA_EVENT|OVERHEAD|MEMORY|OPENACC|OPENMP)")
-
-
-class _UnknownSchema(Exception):
-    """The report may have data in an unknown form, so that it must not be read as if it had none."""
-
-
 class _Report:
-    """A report in SQLite, of which only the existing tables and columns are read."""
+    """A report that has tcbench's ranges."""
 
-    def __init__(self, connection: sqlite3.Connection) -> None:
-        self._connection = connection
-        # Only real tables: a crafted file may have views without end, and Nsight Systems makes no views.
-        sources = connection.execute("SELECT name FROM sqlite_master WHERE type = 'table' AND sql LIKE 'CREATE TABLE%'")
-        columns = {row["name"]: self._columns_of(row["name"]) for row in list(sources)}
-        self._tables = {name: self._newest(name, columns) for name in _COLUMNS}
-        unread = columns.keys() - {*self._tables.values()}
-        # Tables that may hold kernels or copies in a form that this version does not know.
-        self._unknown = sorted(
-            name
-            for name in unread
-            if not _NOT_READ.match(name) and ("KERNEL" in name.upper() or columns[name] >= _ACTIVITY)
-        )
-        if self._tables["NVTX_EVENTS"] is None:
-            raise _UnknownSchema("no table NVTX_EVENTS with the columns of ranges")
-        table = self._tables["StringIds"]
-        strings = connection.execute(f'SELECT * FROM "{table}"') if table else ()
-        self._strings = {row["id"]: row["value"] or "" for row in strings}
-
-    def _columns_of(self, table: str) -> frozenset[str]:
-        quoted = table.replace('"', '""')
-        return frozenset(row["name"] for row in self._connection.execute(f'PRAGMA table_info("{quoted}")'))
-
-    @staticmethod
-    def _newest(name: str, columns: Mapping[str, frozenset[str]]) -> str | None:
-        """Return the table NAME, or its highest version such as NAME_V2, that has the required columns."""
-        versions = {table: re.fullmatch(rf"{name}(?:_V(\d{{1,9}}))?", table) for table in columns}
-        numbered = [(int(match[1] or 1), table) for table, match in versions.items() if match]
-        return max(((n, table) for n, table in numbered if columns[table] >= _COLUMNS[name]), default=(0, None))[1]
+    def __init__(self, tables: ExportTables) -> None:
+        self._tables = tables
 
     def recordings(self, name: str) -> tuple[tuple[Title, Recording], ...]:
         """Return the recordings of all processes. `name` is the title of a process that does not name its cell."""
-        events = list(self._rows("NVTX_EVENTS"))
+        events = list(self._tables.rows("NVTX_EVENTS"))
         domains = {
-            (_process(e["globalTid"]), e["domainId"]): self._text(e) for e in events if e["eventType"] == _DOMAIN_CREATE
+            (process_id(e["globalTid"]), e["domainId"]): self._tables.text(e)
+            for e in events
+            if e["eventType"] == _DOMAIN_CREATE
         }
         ranges, input_ranges = defaultdict[int, list[_Range]](list), defaultdict[int, list[_Range]](list)
         titles: dict[int, Title] = {}
         for event in events:
-            process, text = _process(event["globalTid"]), self._text(event)
+            process, text = process_id(event["globalTid"]), self._tables.text(event)
             domain = domains.get((process, event["domainId"]), "")
             if event["eventType"] == _MARK and domain == _DOMAIN and text.startswith(_CELL):
                 titles[process] = _title(text) or titles.get(process) or _nameless(name)
@@ -255,16 +196,11 @@ class _Report:
         )
 
     def _recording(self, process: int, ranges: list[_Range], input_ranges: list[_Range]) -> Recording:
-        """Return a process's recording. Raises _UnknownSchema if kernels or copies must be in an unknown table."""
+        """Return a process's recording. Raises UnknownSchemaError if kernels or copies must be in an unknown table."""
         spans = tuple(_nested(ranges))
         steps = {span.phase: None for span in spans if span.kind == "phase"}  # each phase once, in order
         calls, activities = tuple(self._calls(process)), tuple(self._activities(process))
-        kinds = {activity.kind for activity in activities}
-        if not kinds & {"kernel", "graph"} and (self._unknown or any("Launch" in call.name for call in calls)):
-            where = f"tables {', '.join(self._unknown)}" if self._unknown else "no table of kernels"
-            raise _UnknownSchema(f"kernels were launched, but no known table lists them ({where})")
-        if "copy" not in kinds and self._unknown and any("Memcpy" in call.name for call in calls):
-            raise _UnknownSchema(f"no known table lists the copies (tables {', '.join(self._unknown)})")
+        self._tables.check_complete(activities, calls)
         return Recording(
             thread=ranges[0].thread & 0xFFFFFF,
             phases=tuple(name for name in steps if name is not None),
@@ -276,9 +212,9 @@ class _Report:
     def _calls(self, process: int) -> Iterator[ApiCall]:
         """Yield the CUDA calls of a process that caused work on the GPU."""
         for table in ("CUPTI_ACTIVITY_KIND_RUNTIME", "CUPTI_ACTIVITY_KIND_DRIVER"):
-            for row in self._rows(table):
-                if _process(row["globalTid"]) == process and row["correlationId"]:
-                    name = re.sub(r"_v\d+$", "", self._string(row["nameId"]))
+            for row in self._tables.rows(table):
+                if process_id(row["globalTid"]) == process and row["correlationId"]:
+                    name = re.sub(r"_v\d+$", "", self._tables.string(row["nameId"]))
                     yield ApiCall(name, row["globalTid"] & 0xFFFFFF, row["correlationId"], row["start"], row["end"])
 
     def _activities(self, process: int) -> Iterator[Activity]:
@@ -290,9 +226,9 @@ class _Report:
             ("CUPTI_ACTIVITY_KIND_GRAPH_TRACE", "graph"),
         )
         for table, kind in tables:
-            for row in self._rows(table):
+            for row in self._tables.rows(table):
                 owner = row["globalPid"]
-                if owner is not None and _process(owner) != process:
+                if owner is not None and process_id(owner) != process:
                     continue
                 yield Activity(
                     kind=kind,
@@ -306,49 +242,16 @@ class _Report:
                     graph=row["graphId"] or None,
                 )
 
-    def _name(self, kind: ActivityKind, row: _SqlRow) -> str:
+    def _name(self, kind: ActivityKind, row: SqlRow) -> str:
         """Return the name of an activity: a kernel's short name, or the direction of a copy."""
         if kind == "kernel":
-            return self._string(row["shortName"]) or self._string(row["demangledName"]) or kind
+            return self._tables.string(row["shortName"]) or self._tables.string(row["demangledName"]) or kind
         if kind == "copy":
             return copy_name(row["copyKind"])
         return kind
 
-    def _rows(self, name: str) -> Iterator[_SqlRow]:
-        """Yield the rows of a table in the order of their start, without activities that were cut off."""
-        table = self._tables[name]
-        if table is None:
-            return
-        for row in self._connection.execute(f'SELECT * FROM "{table}" ORDER BY "start"'):
-            if not isinstance(row["start"], int) or not isinstance(row["end"], int | None):
-                raise ValueError(f"a time in {table} is not a whole number")
-            if row["end"] is not None or name == "NVTX_EVENTS":  # an activity without an end was cut off
-                yield row
 
-    def _text(self, event: _SqlRow) -> str:
-        return event["text"] or self._string(event["textId"])
-
-    def _string(self, number: Any) -> str:
-        if isinstance(number, int) and self._tables["StringIds"] is None:
-            raise _UnknownSchema("names are numbers, but the table StringIds is missing")
-        return self._strings.get(number, "") if isinstance(number, int) else str(number or "")
-
-
-_SqlRow = defaultdict[str, Any]
-"""A row as a dictionary by column, with None for columns that do not exist."""
-
-
-def _row(cursor: sqlite3.Cursor, values: tuple[Any, ...]) -> _SqlRow:
-    names = (name for name, *_ in cursor.description)
-    return defaultdict(lambda: None, zip(names, values, strict=True))
-
-
-def _process(global_id: int | None) -> int:
-    """Return the process id in a "serialised global id", which is 24 bits above the 24 bits of the thread id."""
-    return ((global_id or 0) >> 24) & 0xFFFFFF
-
-
-def _payload(event: _SqlRow) -> int | None:
+def _payload(event: SqlRow) -> int | None:
     values = (event[column] for column in ("int64Value", "uint64Value", "int32Value", "uint32Value"))
     return next((int(value) for value in values if value is not None), None)
 
