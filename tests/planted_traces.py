@@ -1,4 +1,5 @@
-"""Traces of simulated training in the format of PyTorch's profiler, with the true causes of the GPU's idle time.
+"""Traces of simulated training in the formats of PyTorch's profiler and of Nsight Systems, with the true causes of the
+GPU's idle time.
 
 A program with a main thread and a backward thread launches kernels, copies and collectives on two streams. While it
 runs, it paints what it really does on a time axis of ticks. The truth is read off that axis. Nothing here is shared
@@ -8,6 +9,7 @@ with the reader or the analysis.
 import gzip
 import json
 import random
+import sqlite3
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -18,7 +20,7 @@ PYTHON, OPERATOR, CALL, INPUT, SYNCHRONISATION = range(5)
 LABELS = ("python", "operator", "launch_call", "input", "synchronisation")
 MAIN, BACKWARD = 4100, 4200
 COMPUTE, NETWORK = 7, 20
-PROCESS = 4100
+PROCESS, OTHER_PROCESS = 4100, 5100
 
 
 @dataclass
@@ -48,9 +50,10 @@ class Truth:
 
 @dataclass
 class Program:
-    """One simulated training run. `seed` decides everything."""
+    """One simulated training run. `seed` decides everything. With `graphs` it also launches CUDA graphs."""
 
     seed: int
+    graphs: bool = False
     events: list[dict] = field(default_factory=list)
     works: list[Work] = field(default_factory=list)
     paint: list[tuple[int, int, int]] = field(default_factory=list)
@@ -108,7 +111,8 @@ class Program:
         has_launch = self.random.random() >= self.lost
         work = Work(begin, end, call_begin, self.now, depended == begin, has_launch, stream == NETWORK)
         self.works.append(work)
-        api = ("hip" if self.amd else "cuda") + ("LaunchKernel" if kind == "kernel" else "MemcpyAsync")
+        function = {"kernel": "LaunchKernel", "graph": "GraphLaunch"}.get(kind, "MemcpyAsync")
+        api = ("hip" if self.amd else "cuda") + function
         if has_launch:
             self.event("cuda_runtime", api, thread, call_begin, self.now, correlation=self.correlation)
             self.events.append(
@@ -117,6 +121,24 @@ class Program:
         self.event(kind, name, stream, begin, end, device=0, stream=stream, correlation=self.correlation)
         self.events[-1]["pid"] = 0
         return end
+
+    def launch_graph(self):
+        """Launch a graph that is recorded as a whole or by node. Its nodes have gaps."""
+        self.do(self.around(self.python), PYTHON)
+        is_recorded_whole = self.random.random() < 0.5
+        end = self.launch(MAIN, "a_kernel", self.around(self.kernel), "graph", depends_on=self.depends_on)
+        self.depends_on, launch = 0, self.works[-1]
+        if is_recorded_whole:
+            return
+        self.events[-1]["cat"] = "kernel"
+        for _ in range(self.random.randint(1, 5)):
+            begin = end + self.around(4)
+            end = begin + self.around(self.kernel)
+            self.works.append(Work(begin, end, launch.call_begin, launch.call_end, False, launch.has_launch))
+            arguments = {"device": 0, "stream": COMPUTE, "correlation": self.correlation}
+            self.event("kernel", "a_kernel", COMPUTE, begin, end, **arguments)
+            self.events[-1]["pid"] = 0
+        self.free[COMPUTE] = end
 
     def operator_with_kernel(self, thread, name):
         begin = self.now
@@ -139,6 +161,8 @@ class Program:
                 self.launch(MAIN, "Memcpy HtoD", self.around(100), "gpu_memcpy", blocks=True)
         for _ in range(self.random.randint(5, 60)):
             self.do(self.around(self.python), PYTHON)
+            if self.graphs and self.random.random() < 0.3:
+                self.launch_graph()
             self.operator_with_kernel(MAIN, "aten::conv2d")
         if self.synchronises:
             self.do(self.around(self.python), PYTHON)
@@ -213,14 +237,22 @@ class Program:
         busy, computing, cause = busy[begin:end], computing[begin:end], cause[begin:end]
         names = (*LABELS, "dispatch", "stream_wait", "unknown")
         causes = {name: float(np.mean(~busy & (cause == name))) for name in names}
-        inside = [w for w in self.works if w.has_launch and w.begin < end and w.end > begin]
+        inside = {w.call_begin for w in self.works if w.has_launch and w.begin < end and w.end > begin}
         return Truth(end - begin, steps, float(busy.mean()), float((busy & ~computing).mean()), len(inside), causes)
 
 
-def write(path: Path, seed: int) -> Truth:
-    """Write the trace of a seed, packed if the path ends in .gz, and return its truth."""
-    program = Program(seed)
+def write(path: Path, seed: int, graphs: bool = False) -> Truth:
+    """Write the trace of a seed and return its truth. The path's suffix tells the format, .gz that it is packed."""
+    program = Program(seed, graphs)
     truth = program.run()
+    if path.suffix == ".sqlite":
+        _write_report(path, program, truth.steps)
+    else:
+        _write_kineto(path, program)
+    return truth
+
+
+def _write_kineto(path: Path, program: Program) -> None:
     extras = [
         {"ph": "M", "name": "process_name", "pid": PROCESS, "tid": 0, "ts": 0, "args": {"name": "python"}},
         {
@@ -234,7 +266,7 @@ def write(path: Path, seed: int) -> Truth:
         },
         {"ph": "i", "cat": None, "name": "Iteration Start", "pid": "Traces", "tid": "Trace", "ts": 1.5, "s": "g"},
     ]
-    events = [*program.events, *extras]
+    events = [*(dict(e, cat="kernel") if e["cat"] == "graph" else e for e in program.events), *extras]
     program.random.shuffle(events)
     name = "AMD Instinct" if program.amd else "NVIDIA H100"
     trace = {
@@ -245,4 +277,60 @@ def write(path: Path, seed: int) -> Truth:
     trace |= {"traceEvents": events, "traceName": "t.json"}
     content = json.dumps(trace, indent=program.random.choice([None, 1])).encode()
     path.write_bytes(gzip.compress(content, 1) if path.suffix == ".gz" else content)
-    return truth
+
+
+_WORK = "start INT, end INT, deviceId INT, streamId INT, correlationId INT, globalPid INT"
+_TABLES = {
+    "StringIds": "id INTEGER PRIMARY KEY, value TEXT",
+    "TARGET_INFO_GPU": "id INT, name TEXT",
+    "TARGET_INFO_CUDA_DEVICE": "gpuId INT, cudaId INT, pid INT",
+    "NVTX_EVENTS": "start INT, end INT, eventType INT, text TEXT, textId INT, globalTid INT, domainId INT",
+    "CUPTI_ACTIVITY_KIND_RUNTIME": "start INT, end INT, globalTid INT, correlationId INT, nameId INT",
+    "CUPTI_ACTIVITY_KIND_KERNEL": f"{_WORK}, demangledName INT, shortName INT",
+    "CUPTI_ACTIVITY_KIND_MEMCPY": f"{_WORK}, bytes INT, copyKind INT, srcKind INT, dstKind INT",
+    "CUPTI_ACTIVITY_KIND_GRAPH_TRACE": f"{_WORK}, graphId INT",
+}
+_WORK_TABLES = {"kernel": "KERNEL", "gpu_memcpy": "MEMCPY", "graph": "GRAPH_TRACE"}
+
+
+def _write_report(path: Path, program: Program, steps: int) -> None:
+    """Write two processes, each on a GPU that it knows as device 0. The second one does a part of the work."""
+    database, strings = sqlite3.connect(path), {}
+    for table, columns in _TABLES.items():
+        database.execute(f"CREATE TABLE {table} ({columns})")
+
+    def insert(table, **values):
+        marks = ", ".join("?" * len(values))
+        database.execute(f"INSERT INTO {table} ({', '.join(values)}) VALUES ({marks})", list(values.values()))
+
+    def string(text):
+        return strings.setdefault(text, len(strings) + 1)
+
+    for process, gpu in ((OTHER_PROCESS, 1), (PROCESS, 3)):
+        insert("TARGET_INFO_GPU", id=gpu, name=f"GPU {gpu}")
+        insert("TARGET_INFO_CUDA_DEVICE", gpuId=gpu, cudaId=0, pid=process)
+        for number, event in enumerate(program.events):
+            category, name, arguments = event["cat"], event.get("name", ""), event.get("args", {})
+            begin = round(event["ts"] * 1000)
+            times = {"start": begin, "end": begin + round(event.get("dur", 0) * 1000)}
+            thread = (1 << 48) + (process << 24) + event["tid"]
+            correlation = arguments.get("correlation")
+            if category == "cuda_runtime":
+                name = name.replace("hip", "cuda") + "_v7000"
+                correlated = {"correlationId": correlation, "nameId": string(name)}
+                insert("CUPTI_ACTIVITY_KIND_RUNTIME", **times, globalTid=thread, **correlated)
+            elif category == "cpu_op":
+                text = f"{name}, seq = {number}, op_id = {number}" if number % 2 else f"{name}, op_id = {number}"
+                insert("NVTX_EVENTS", **times, eventType=59, text=text, globalTid=thread, domainId=0)
+            elif category == "user_annotation":
+                name = name.replace("ProfilerStep#", "iteration ") if steps > 2 else name
+                kind = 60 if "Optimizer" in name else 59
+                insert("NVTX_EVENTS", **times, eventType=kind, textId=string(name), globalTid=thread, domainId=4)
+            elif category in _WORK_TABLES and (process == PROCESS or number % 2):
+                place = {"deviceId": 0, "streamId": arguments["stream"], "globalPid": thread >> 24 << 24}
+                more = {"demangledName": string(name)} if category == "kernel" else {}
+                table = f"CUPTI_ACTIVITY_KIND_{_WORK_TABLES[category]}"
+                insert(table, **times, **place, correlationId=correlation, **more)
+    database.executemany("INSERT INTO StringIds VALUES (?, ?)", [(number, text) for text, number in strings.items()])
+    database.commit()
+    database.close()

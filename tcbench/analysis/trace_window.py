@@ -13,7 +13,7 @@ import bisect
 import itertools
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from tcbench.core.groups import grouped
@@ -69,7 +69,10 @@ def find_window(trace: TrainingTrace) -> Window | None:
     activities = device_activities[device]
     launches = [calls.get((activity.process, activity.correlation)) for activity in activities]
     launch_times = sorted({launch.begin_ns for launch in launches if launch is not None})
-    source, name, steps, main = find_steps(trace, launch_times)
+    processes = {launch.process for launch in launches if launch is not None}  # others may have ranges of these names
+    ranges = tuple(each for each in trace.ranges if each.thread[0] in processes)
+    calls_there = tuple(call for call in trace.calls if call.process in processes)
+    source, name, steps, main = find_steps(replace(trace, ranges=ranges, calls=calls_there), launch_times)
     begins = [begin for begin, _ in steps]
 
     def in_steps(launch: ApiCall | None) -> bool:

@@ -57,7 +57,7 @@ class Collective(msgspec.Struct, frozen=True):
 class TrainingTrace:
     """A trace of one process or several.
 
-    - `format`: the words that name the format to users, such as "PyTorch profiler".
+    - `format`: the words that name the format to users, such as "PyTorch's profiler".
     - `begin_ns`, `end_ns`: the extent of the whole recording.
     - `activities`: the work of all GPUs, sorted by its begin.
     - `operators`: per thread the time in the framework's operators, as sorted disjoint intervals.

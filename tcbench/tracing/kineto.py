@@ -25,7 +25,7 @@ from tcbench.core.text import plain
 from tcbench.core.training_trace import NO_CORRELATION, Collective, Overhead, ThreadKey, TrainingTrace, UserRange
 from tcbench.tracing import json_stream
 
-FORMAT = "PyTorch profiler"
+FORMAT = "PyTorch's profiler"
 
 MOST_BYTES = 2 << 30
 """The default limit of a trace's size when unpacked."""
@@ -36,7 +36,7 @@ _HOST_CATEGORIES = ("cpu_op", "user_annotation", "python_function", *_CALLS)
 _ACCELERATOR_CATEGORY = re.compile(r"_(runtime|driver)$|^(mtia|hpu|gpu)_|^cuda_")
 _ACCELERATOR_NAME = re.compile(r"cudnn|miopen|cuda|record_stream|^(nccl|rccl|xccl|hccl):")
 """Operators and ranges that only a program with an accelerator has."""
-_AUTOGRAD = "autograd::engine::evaluate_function"
+AUTOGRAD = "autograd::engine::evaluate_function"
 _COLLECTIVE = "record_param_comms"
 _CHECKPOINT = "CheckpointFunctionBackward"
 """The operator in which torch.utils.checkpoint with use_reentrant=True first recomputes, then differentiates."""
@@ -54,7 +54,7 @@ _DTYPE_BYTES = {
     **dict.fromkeys(("Half", "BFloat16", "Short"), 2),
     **dict.fromkeys(("Byte", "Char", "Bool", "Float8_e4m3fn", "Float8_e5m2"), 1),
 }
-_MOST_NS = 1 << 62
+MOST_NS = 1 << 62
 
 
 def is_foreign(path: Path) -> bool:
@@ -108,7 +108,7 @@ class _Builder:
         self._shows_accelerator = False
         self._device_name, self._ranks = "", 1
         self._rank: int | None = None
-        self._begin_ns, self._end_ns, self._invalid_events = _MOST_NS, -_MOST_NS, 0
+        self._begin_ns, self._end_ns, self._invalid_events = MOST_NS, -MOST_NS, 0
 
     def add_header(self, key: str, value: Any) -> None:
         """Add a member of the top-level object besides the events."""
@@ -182,7 +182,7 @@ class _Builder:
 
     def _add_operator(self, name: str, arguments: Mapping[str, Any], thread: ThreadKey, *times_ns: int) -> None:
         """Note what an operator tells besides its time."""
-        if name.startswith(_AUTOGRAD):
+        if name.startswith(AUTOGRAD):
             self._autograd[thread].extend(times_ns)
         elif name == _CHECKPOINT:
             self._checkpoints.append(UserRange(name, thread, *times_ns))
@@ -206,8 +206,8 @@ class _Builder:
             activities=tuple(sorted(activities, key=lambda activity: (activity.begin_ns, activity.end_ns))),
             calls=tuple(sorted(self._calls, key=lambda call: (call.begin_ns, -call.end_ns))),
             ranges=tuple(sorted(self._ranges, key=lambda user_range: (user_range.begin_ns, -user_range.end_ns))),
-            operators={thread: _merged(times_ns) for thread, times_ns in self._operators.items()},
-            backward={thread: _merged(times_ns) for thread, times_ns in self._autograd.items()},
+            operators={thread: disjoint_times(times_ns) for thread, times_ns in self._operators.items()},
+            backward={thread: disjoint_times(times_ns) for thread, times_ns in self._autograd.items()},
             recomputation=self._recomputation(),
             collectives=tuple(self._collectives),
             process_groups=self._process_groups,
@@ -224,9 +224,9 @@ class _Builder:
         for checkpoint in self._checkpoints:
             following = begins.get(checkpoint.thread, [])
             place = bisect.bisect_right(following, checkpoint.begin_ns)
-            end_ns = min(checkpoint.end_ns, *following[place : place + 1], _MOST_NS)
+            end_ns = min(checkpoint.end_ns, *following[place : place + 1], MOST_NS)
             self._recomputed[checkpoint.thread].extend((checkpoint.begin_ns, end_ns))
-        return {thread: _merged(times_ns) for thread, times_ns in self._recomputed.items()}
+        return {thread: disjoint_times(times_ns) for thread, times_ns in self._recomputed.items()}
 
 
 def _with_processes(activities: list[Activity], calls: Iterable[ApiCall]) -> list[Activity]:
@@ -253,7 +253,7 @@ def _with_processes(activities: list[Activity], calls: Iterable[ApiCall]) -> lis
     return linked
 
 
-def _merged(times_ns: array[int]) -> tuple[tuple[int, int], ...]:
+def disjoint_times(times_ns: array[int]) -> tuple[tuple[int, int], ...]:
     """Return begins and ends in turn as sorted disjoint intervals."""
     pairs = zip(times_ns[::2], times_ns[1::2], strict=True)
     return tuple((int(begin), int(end)) for begin, end in intervals.union(pairs))
@@ -279,6 +279,6 @@ def _nanoseconds(microseconds: int | str) -> int:
             if not number.is_finite() or number.adjusted() > 18:
                 raise ValueError(f"a time of {microseconds[:20]}")
             time_ns = int(number * 1000)
-    if abs(time_ns) > _MOST_NS:
+    if abs(time_ns) > MOST_NS:
         raise ValueError(f"a time of {microseconds}")
     return time_ns

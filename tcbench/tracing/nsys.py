@@ -23,7 +23,15 @@ from tcbench.core.process import CommandAnswer
 from tcbench.core.recording import Activity, ActivityKind, ApiCall, HostSpan, Recording, Title, copy_name
 from tcbench.core.timeline import Timeline
 from tcbench.tracing.attribution import assemble
-from tcbench.tracing.nsys_tables import ExportTables, SqlRow, UnknownSchemaError, open_export, process_id
+from tcbench.tracing.nsys_tables import (
+    ACTIVITY_TABLES,
+    CALL_TABLES,
+    ExportTables,
+    SqlRow,
+    UnknownSchemaError,
+    open_export,
+    process_id,
+)
 
 _Timed = TypeVar("_Timed", HostSpan, ApiCall, Activity)
 
@@ -110,6 +118,16 @@ def read(path: Path) -> tuple[Timeline, ...]:
     """Return a timeline for each process in an SQLite export that has tcbench's ranges. Raises TraceError if there is
     none or the file cannot be read."""
     return tuple(assemble(title, recording, "nsys") for title, recording in recordings(path))
+
+
+def is_other_report(path: Path) -> bool:
+    """Return whether a file is an SQLite export without tcbench's ranges. A file that cannot be read is not."""
+    try:
+        with open_export(path) as tables:
+            domains = tables.values("NVTX_EVENTS", (), ("textId", "text"), f'"eventType" = {_DOMAIN_CREATE}')
+            return all((text or tables.string(number)) != _DOMAIN for number, text in domains)
+    except TraceError:
+        return False
 
 
 def recordings(path: Path) -> tuple[tuple[Title, Recording], ...]:
@@ -211,7 +229,7 @@ class _Report:
 
     def _calls(self, process: int) -> Iterator[ApiCall]:
         """Yield the CUDA calls of a process that caused work on the GPU."""
-        for table in ("CUPTI_ACTIVITY_KIND_RUNTIME", "CUPTI_ACTIVITY_KIND_DRIVER"):
+        for table in CALL_TABLES:
             for row in self._tables.rows(table):
                 if process_id(row["globalTid"]) == process and row["correlationId"]:
                     name = re.sub(r"_v\d+$", "", self._tables.string(row["nameId"]))
@@ -219,13 +237,7 @@ class _Report:
 
     def _activities(self, process: int) -> Iterator[Activity]:
         """Yield the GPU activities of a process."""
-        tables: tuple[tuple[str, ActivityKind], ...] = (
-            ("CUPTI_ACTIVITY_KIND_KERNEL", "kernel"),
-            ("CUPTI_ACTIVITY_KIND_MEMCPY", "copy"),
-            ("CUPTI_ACTIVITY_KIND_MEMSET", "memset"),
-            ("CUPTI_ACTIVITY_KIND_GRAPH_TRACE", "graph"),
-        )
-        for table, kind in tables:
+        for table, kind in ACTIVITY_TABLES:
             for row in self._tables.rows(table):
                 owner = row["globalPid"]
                 if owner is not None and process_id(owner) != process:

@@ -3,13 +3,13 @@
 import planted_traces
 import pytest
 
+from tcbench import tracing
 from tcbench.analysis.trace_verdict import judge
-from tcbench.tracing import kineto
 
 
 def check(path, seed):
-    truth = planted_traces.write(path, seed)
-    verdict = judge(kineto.read(path))
+    truth = planted_traces.write(path, seed, graphs=seed % 3 == 0)
+    verdict = judge(tracing.read_training(path))
     assert verdict.window_ns == truth.window * planted_traces.TICK_NS
     assert (verdict.n_steps, verdict.launches) == (truth.steps, truth.launches)
     assert verdict.share(verdict.busy_ns) == pytest.approx(truth.busy, abs=1e-6)
@@ -27,9 +27,10 @@ def check(path, seed):
         assert limits[verdict.limit] > max(limits.values()) - 0.01
 
 
+@pytest.mark.parametrize("name", ["t.json.gz", "t.sqlite"])
 @pytest.mark.parametrize("seed", range(12))
-def test_each_cause_of_idle_time_is_within_a_point_of_what_was_simulated(tmp_path, seed):
-    check(tmp_path / ("t.json.gz" if seed % 2 else "t.json"), seed)
+def test_each_cause_of_idle_time_is_within_a_point_of_what_was_simulated(tmp_path, seed, name):
+    check(tmp_path / name, seed)
 
 
 @pytest.mark.long
@@ -39,3 +40,4 @@ def test_each_cause_of_idle_time_is_within_a_point_of_what_was_simulated(tmp_pat
 def test_each_cause_is_within_a_point_for_200_seeds(tmp_path, seeds):
     for seed in seeds:
         check(tmp_path / "t.json", seed)
+        check(tmp_path / f"{seed}.sqlite", seed)

@@ -140,8 +140,8 @@ def test_a_chrome_trace_of_another_program_is_refused_with_what_is_expected(tmp_
     )
 
 
-@pytest.mark.parametrize("name", ["t.json", "t.json.gz"])
-def test_200_damaged_files_end_with_one_line_or_are_read(tmp_path, name):
+@pytest.mark.parametrize("name", ["t.json", "t.json.gz", "t.sqlite"])
+def test_300_damaged_files_end_with_one_line_or_are_read(tmp_path, name):
     path, dice = tmp_path / name, random.Random(1)
     planted_traces.write(path, 11)
     content = path.read_bytes()[:40_000] if name == "t.json" else path.read_bytes()
@@ -157,7 +157,7 @@ def test_200_damaged_files_end_with_one_line_or_are_read(tmp_path, name):
             )
         path.write_bytes(damaged)
         try:
-            kineto.read(path, 1 << 24)
+            tracing.read_training(path, 1 << 24)
         except TraceError as error:
             refused += 1
             assert "\n" not in str(error)
