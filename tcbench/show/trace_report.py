@@ -68,7 +68,7 @@ def lines(judged: JudgedTrace) -> list[str]:
     return [
         f"{judged.path.name}: {verdict.device_name}",
         sentence(verdict),
-        _steps(verdict),
+        step_line(verdict),
         "",
         f"{'Time' if verdict.is_on_cpu else 'GPU time'}{', per step' if verdict.n_steps else ''}:",
         *_shares(verdict),
@@ -106,7 +106,7 @@ def figures(verdict: TraceVerdict) -> str:
     return busy if verdict.step_ns is None else f"{milliseconds(verdict.step_ns * 1e-9)} per step · {busy}"
 
 
-def _steps(verdict: TraceVerdict) -> str:
+def step_line(verdict: TraceVerdict) -> str:
     """Return a line on the steps and the window."""
     if verdict.step_ns is None:
         share = verdict.window_ns / verdict.recording_ns if verdict.recording_ns else 0.0
@@ -195,10 +195,15 @@ def _advice(judged: JudgedTrace) -> list[str]:
         f"What would help, and what it saves{' of a step' if verdict.n_steps else ''} at most:",
         *(
             f"  {percent(verdict.share(each.at_most_ns)):>6}  {milliseconds(each.at_most_ns * 1e-9 / n_steps):>9}  "
-            f"{_CHANGES[each.change][0]}: {evidence(each, verdict)}"
+            f"{change_words(each.change)}: {evidence(each, verdict)}"
             for each in judged.advice
         ),
     ]
+
+
+def change_words(change: Change) -> str:
+    """Return a description of a change."""
+    return _CHANGES[change][0]
 
 
 def evidence(advice: TraceAdvice, verdict: TraceVerdict) -> str:

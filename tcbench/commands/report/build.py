@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from matplotlib.figure import Figure
+
 from tcbench import __version__
 from tcbench.analysis.claims import Scorecard
 from tcbench.analysis.compare import Comparison
@@ -18,19 +20,23 @@ from tcbench.commands.plot.ladder import climbs
 from tcbench.commands.plot.ladder_chart import ladder_section
 from tcbench.commands.report.environment import environment_section
 from tcbench.commands.report.summary import notices, summary_lead, summary_section
+from tcbench.commands.report.trace_page import trace_page
 from tcbench.commands.report.trials import trials_section
 from tcbench.commands.run.chart import throughput_section
 from tcbench.commands.run.scaling import curves
 from tcbench.commands.run.scaling_chart import scaling_section, scaling_sentence
-from tcbench.commands.timeline.chart import timeline_section
+from tcbench.commands.timeline.chart import Caption, timeline_chart, timeline_section
 from tcbench.core.record import Record
 from tcbench.core.text import plain
 from tcbench.core.timeline import Timeline
+from tcbench.run.training_traces import JudgedTrace
 from tcbench.show.format import counted, listed, size
 from tcbench.show.page.drawings import Swatches
 from tcbench.show.page.page import Page
 from tcbench.show.page.settings import Settings
 from tcbench.show.sides import Labels
+from tcbench.show.trace_report import figures, sentence
+from tcbench.tracing.training_timeline import trace_timeline
 
 
 @dataclass(frozen=True)
@@ -97,6 +103,17 @@ def build(results: ReportInput) -> Page:
         hatches=swatches.hatches,
         made_by=f"tcbench {__version__}",
     )
+
+
+def build_trace_page(traces: Sequence[JudgedTrace], title: str | None) -> Page:
+    """Return the page about traces of another profiler."""
+
+    def draw(judged: JudgedTrace) -> Figure:
+        """Draw the timeline of a trace."""
+        timeline = trace_timeline(judged.trace, judged.verdict, judged.path.name)
+        return timeline_chart([timeline], captions=[Caption(figures(judged.verdict), sentence(judged.verdict))])
+
+    return trace_page(traces, title, draw)
 
 
 def _title(summaries: Sequence[CellSummary]) -> str:

@@ -11,7 +11,7 @@ import typer
 from tcbench.commands.claims.evidence import training_evidence
 from tcbench.core.errors import NotComparableError, ScenarioError, SelectionError, StoreError, TraceError
 from tcbench.core.text import plain
-from tcbench.run.inputs import PROFILES, Results, files_beside
+from tcbench.run.inputs import PROFILES, Results, files_beside, split_profiler_traces
 from tcbench.show import options
 from tcbench.show.app import command, refuse_input
 from tcbench.show.notes import aside, echo_written
@@ -32,7 +32,8 @@ _PAGES = (".html", ".htm")
 def report(
     context: typer.Context,
     results: list[str] | None = options.results_argument(
-        ", timelines of `tcbench profile`, or a document of `tcbench numerics`. Those next to the records are shown too"
+        ", timelines of `tcbench profile`, or a document of `tcbench numerics`. Those next to the records are shown "
+        "too. Or traces of PyTorch's profiler, which have a page of their own"
     ),
     output: Path | None = options.output_option("An .html file. Default: next to the results."),
     compare: str | None = options.GENERAL.option(
@@ -58,7 +59,8 @@ def report(
     tcbench report results/*/naruse2018-*.jsonl -o v100.html --title "Our V100"
     tcbench report --baseline main                    with a comparison
     tcbench report results/ profile.json.gz           several runs, and a timeline"""
-    from tcbench.commands.report.build import ReportInput, build
+    from tcbench.commands.report.build import ReportInput, build, build_trace_page
+    from tcbench.run.training_traces import judge_file
     from tcbench.show.page.render import render
     from tcbench.show.page.settings import MOST_TRIALS
 
@@ -69,6 +71,15 @@ def report(
 
     from tcbench.run import prediction
 
+    traces, results = split_profiler_traces(results)
+    if traces:
+        if results or compare is not None or baseline is not None:
+            raise SelectionError(f"{traces[0]}: a trace of another profiler has a page of its own; name only traces")
+        output = output or output_path(None, traces, "report.html")
+        page = build_trace_page(list(map(judge_file, traces)), title)
+        write_file(output, render(page).encode(), options.ANOTHER_FILE)
+        echo_written(output)
+        return
     inputs = read_results(results, out, "documents")
     page_path = output_path(Path("report.html") if output == STANDARD_OUTPUT else output, inputs.paths, "report.html")
     output = output or page_path

@@ -94,13 +94,6 @@ def test_traces_of_several_ranks_name_the_slowest_and_part_waiting_from_transfer
     assert (document["ranks"]["slowest"], second["times_last"]) == (1, 3)
 
 
-def test_a_report_of_a_trace_is_refused_and_not_of_the_newest_run(tmp_path):
-    planted_traces.write(tmp_path / "t.json", 3)
-    done = tcbench(tmp_path, "report", "t.json", "-o", "page.html")
-    assert (done.code, len(done.err.splitlines())) == (2, 1)
-    assert done.err.endswith("t.json: a trace of PyTorch's profiler; `tcbench explain` reads it\n")
-
-
 def test_a_trace_above_the_limit_is_refused_with_the_option_that_raises_it(tmp_path):
     planted_traces.write(tmp_path / "t.json", 3)
     with open(tmp_path / "t.json", "ab") as file:
