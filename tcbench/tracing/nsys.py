@@ -20,18 +20,10 @@ import msgspec
 from tcbench.core import process
 from tcbench.core.errors import TraceError
 from tcbench.core.process import CommandAnswer
-from tcbench.core.recording import Activity, ActivityKind, ApiCall, HostSpan, Recording, Title, copy_name
+from tcbench.core.recording import Activity, ApiCall, HostSpan, Recording, Title
 from tcbench.core.timeline import Timeline
 from tcbench.tracing.attribution import assemble
-from tcbench.tracing.nsys_tables import (
-    ACTIVITY_TABLES,
-    CALL_TABLES,
-    ExportTables,
-    SqlRow,
-    UnknownSchemaError,
-    open_export,
-    process_id,
-)
+from tcbench.tracing.nsys_tables import ExportTables, UnknownSchemaError, open_export, thread_key
 
 _Timed = TypeVar("_Timed", HostSpan, ApiCall, Activity)
 
@@ -41,6 +33,7 @@ _DOMAIN, _STEP, _CELL = "tcbench", "step", "cell "
 """The names in `tcbench.engine.measure.ranges`."""
 _DALI = "DALI"
 _MARK, _PUSH_POP, _DOMAIN_CREATE = 34, 59, 75
+_PAYLOADS = ("int64Value", "uint64Value", "int32Value", "uint32Value")
 
 
 # -- running it
@@ -125,7 +118,7 @@ def is_other_report(path: Path) -> bool:
     try:
         with open_export(path) as tables:
             domains = tables.values("NVTX_EVENTS", (), ("textId", "text"), f'"eventType" = {_DOMAIN_CREATE}')
-            return all((text or tables.string(number)) != _DOMAIN for number, text in domains)
+            return all(tables.text(*row) != _DOMAIN for row in domains)
     except TraceError:
         return False
 
@@ -136,18 +129,21 @@ def recordings(path: Path) -> tuple[tuple[Title, Recording], ...]:
     with open_export(path) as tables:
         if "NVTX_EVENTS" not in tables:
             raise UnknownSchemaError("no table NVTX_EVENTS with the columns of ranges")
-        recordings = _Report(tables).recordings(path.stem)
+        recordings = tuple(_recordings(tables, path.stem))
     if not recordings:
         raise TraceError(f"{path}: it has no ranges of tcbench; expected a report of tcbench under `nsys profile`")
     return recordings
 
 
 @dataclass(frozen=True)
-class _Range:
-    """An NVTX range: its begin and end, thread, text, and payload if it has one."""
+class _Event:
+    """An NVTX event, a range if it is of the kind `_PUSH_POP`. A process can give ranges a payload."""
 
     begin_ns: int
     end_ns: int
+    kind: int
+    domain: int | None
+    process: int
     thread: int
     text: str
     payload: int | None
@@ -180,92 +176,49 @@ def merge_recordings(report: Recording, worker: Recording) -> Recording:
     )
 
 
-class _Report:
-    """A report that has tcbench's ranges."""
-
-    def __init__(self, tables: ExportTables) -> None:
-        self._tables = tables
-
-    def recordings(self, name: str) -> tuple[tuple[Title, Recording], ...]:
-        """Return the recordings of all processes. `name` is the title of a process that does not name its cell."""
-        events = list(self._tables.rows("NVTX_EVENTS"))
-        domains = {
-            (process_id(e["globalTid"]), e["domainId"]): self._tables.text(e)
-            for e in events
-            if e["eventType"] == _DOMAIN_CREATE
-        }
-        ranges, input_ranges = defaultdict[int, list[_Range]](list), defaultdict[int, list[_Range]](list)
-        titles: dict[int, Title] = {}
-        for event in events:
-            process, text = process_id(event["globalTid"]), self._tables.text(event)
-            domain = domains.get((process, event["domainId"]), "")
-            if event["eventType"] == _MARK and domain == _DOMAIN and text.startswith(_CELL):
-                titles[process] = _title(text) or titles.get(process) or _nameless(name)
-            elif event["eventType"] == _PUSH_POP and event["end"] is not None:
-                range_ = _Range(event["start"], event["end"], event["globalTid"], text, _payload(event))
-                if domain == _DOMAIN:
-                    ranges[process].append(range_)
-                elif _DALI in domain:
-                    input_ranges[process].append(range_)
-        processes = sorted(ranges, key=lambda process: ranges[process][0].begin_ns)
-        return tuple(
-            (titles.get(process, _nameless(name)), self._recording(process, ranges[process], input_ranges[process]))
-            for process in processes
-        )
-
-    def _recording(self, process: int, ranges: list[_Range], input_ranges: list[_Range]) -> Recording:
-        """Return a process's recording. Raises UnknownSchemaError if kernels or copies must be in an unknown table."""
-        spans = tuple(_nested(ranges))
+def _recordings(tables: ExportTables, name: str) -> Iterator[tuple[Title, Recording]]:
+    """Yield the recordings of all processes. `name` is the title of a process that does not name its cell."""
+    events = sorted(_events(tables), key=lambda event: event.begin_ns)
+    domains = {(event.process, event.domain): event.text for event in events if event.kind == _DOMAIN_CREATE}
+    ranges, input_ranges = defaultdict[int, list[_Event]](list), defaultdict[int, list[_Event]](list)
+    titles: dict[int, Title] = {}
+    for event in events:
+        process, domain = event.process, domains.get((event.process, event.domain), "")
+        if event.kind == _MARK and domain == _DOMAIN and event.text.startswith(_CELL):
+            titles[process] = _title(event.text) or titles.get(process) or _nameless(name)
+        elif event.kind == _PUSH_POP and domain == _DOMAIN:
+            ranges[process].append(event)
+        elif event.kind == _PUSH_POP and _DALI in domain:
+            input_ranges[process].append(event)
+    calls = tables.calls() if ranges else []
+    activities = tables.activities(calls, short_names=True) if ranges else []
+    for process in ranges:
+        thread = ranges[process][0].thread
+        spans = tuple(_nested(ranges[process]))
         steps = {span.phase: None for span in spans if span.kind == "phase"}  # each phase once, in order
-        calls, activities = tuple(self._calls(process)), tuple(self._activities(process))
-        self._tables.check_complete(activities, calls)
-        return Recording(
-            thread=ranges[0].thread & 0xFFFFFF,
+        work = (activity for activity in activities if activity.process == process)
+        input_work = _input_work(event for event in input_ranges[process] if event.thread != thread)
+        recording = Recording(
+            thread=thread,
             phases=tuple(name for name in steps if name is not None),
             spans=spans,
-            calls=calls,
-            activities=(*activities, *_input_work(r for r in input_ranges if r.thread != ranges[0].thread)),
+            calls=tuple(call for call in calls if call.process == process and call.correlation),
+            activities=(*work, *input_work),
         )
-
-    def _calls(self, process: int) -> Iterator[ApiCall]:
-        """Yield the CUDA calls of a process that caused work on the GPU."""
-        for table in CALL_TABLES:
-            for row in self._tables.rows(table):
-                if process_id(row["globalTid"]) == process and row["correlationId"]:
-                    name = re.sub(r"_v\d+$", "", self._tables.string(row["nameId"]))
-                    yield ApiCall(name, row["globalTid"] & 0xFFFFFF, row["correlationId"], row["start"], row["end"])
-
-    def _activities(self, process: int) -> Iterator[Activity]:
-        """Yield the GPU activities of a process."""
-        for table, kind in ACTIVITY_TABLES:
-            for row in self._tables.rows(table):
-                owner = row["globalPid"]
-                if owner is not None and process_id(owner) != process:
-                    continue
-                yield Activity(
-                    kind=kind,
-                    name=self._name(kind, row),
-                    stream=row["streamId"] or 0,
-                    correlation=row["correlationId"] or 0,
-                    begin_ns=row["start"],
-                    end_ns=row["end"],
-                    bytes=row["bytes"] if kind in ("copy", "memset") else None,
-                    graph_node=row["graphNodeId"] or None,
-                    graph=row["graphId"] or None,
-                )
-
-    def _name(self, kind: ActivityKind, row: SqlRow) -> str:
-        """Return the name of an activity: a kernel's short name, or the direction of a copy."""
-        if kind == "kernel":
-            return self._tables.string(row["shortName"]) or self._tables.string(row["demangledName"]) or kind
-        if kind == "copy":
-            return copy_name(row["copyKind"])
-        return kind
+        yield titles.get(process, _nameless(name)), recording
 
 
-def _payload(event: SqlRow) -> int | None:
-    values = (event[column] for column in ("int64Value", "uint64Value", "int32Value", "uint32Value"))
-    return next((int(value) for value in values if value is not None), None)
+def _events(tables: ExportTables) -> Iterator[_Event]:
+    """Yield the NVTX events, without ranges that were not ended."""
+    numbers = ("start", "end", "eventType", "domainId", "globalTid", *_PAYLOADS)
+    for begin_ns, end_ns, kind, domain, global_id, *payloads, number, text in tables.values(
+        "NVTX_EVENTS", numbers, ("textId", "text")
+    ):
+        if end_ns is not None or kind != _PUSH_POP:
+            payload = next((payload for payload in payloads if payload is not None), None)
+            process, thread = thread_key(global_id)
+            times_ns = begin_ns, begin_ns if end_ns is None else end_ns
+            yield _Event(*times_ns, kind, domain, process, thread, tables.text(number, text), payload)
 
 
 def _title(text: str) -> Title | None:
@@ -280,9 +233,9 @@ def _nameless(name: str) -> Title:
     return Title(label=name, device="", device_name="an unnamed device", batch_size=0)
 
 
-def _nested(ranges: Iterable[_Range]) -> Iterator[HostSpan]:
+def _nested(ranges: Iterable[_Event]) -> Iterator[HostSpan]:
     """Yield the steps, phases and layers in the nested ranges of one thread, in the order of their begin."""
-    open_ranges: list[_Range] = []
+    open_ranges: list[_Event] = []
     for range_ in sorted(ranges, key=lambda r: (r.begin_ns, -r.end_ns)):
         while open_ranges and open_ranges[-1].end_ns <= range_.begin_ns:
             open_ranges.pop()
@@ -296,7 +249,7 @@ def _nested(ranges: Iterable[_Range]) -> Iterator[HostSpan]:
         open_ranges.append(range_)
 
 
-def _input_work(ranges: Iterable[_Range]) -> tuple[Activity, ...]:
+def _input_work(ranges: Iterable[_Event]) -> tuple[Activity, ...]:
     """Return the outermost ranges of each input thread as activities. `stream` counts the threads from 0."""
     rows: dict[int, int] = {}
     ends: dict[int, int] = {}

@@ -1,22 +1,31 @@
 """The tables of Nsight Systems' export to SQLite.
 
 The schema of the export differs between versions, and tables without rows are missing, so tables and columns are looked
-up first. Source: Nsight Systems User Guide, section "SQLite Schema Reference"."""
+up first. What else is relied on (Nsight Systems User Guide, "SQLite Schema Reference"; files of 2021.1 to 2026.2):
+
+- All times are nanoseconds of one clock.
+- `globalTid` and `globalPid` have the thread's id in their lowest 24 bits and the process's id in the next 24.
+- `correlationId` links a call to its activities within a process. The table RUNTIME has the driver's calls too. Every
+  node of a launched graph has the correlation of the launch; in GRAPH_TRACE a launched graph is one activity.
+- `deviceId` numbers the devices that a process sees; TARGET_INFO_CUDA_DEVICE maps it to the machine's devices.
+- NVTX_EVENTS has push/pop ranges (event type 59) and start/end ranges (60), with their name as `text` or `textId`.
+"""
 
 from __future__ import annotations
 
 import re
 import sqlite3
-from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from tcbench.core.errors import TraceError
-from tcbench.core.recording import Activity, ActivityKind, ApiCall
+from tcbench.core.recording import Activity, ActivityKind, ApiCall, copy_name
 from tcbench.core.text import plain
+from tcbench.core.training_trace import ThreadKey
+from tcbench.tracing.kineto import MOST_NS
 
 _STEPS_PER_SIGNAL = 100_000
 """The number of SQLite instructions between two checks for signals; they take some milliseconds."""
@@ -45,6 +54,11 @@ _NOT_READ = re.compile(r"CUPTI_ACTIVITY_KIND_(SYNCHRONIZATION|CUDA_EVENT|OVERHEA
 _OF_NSIGHT_SYSTEMS = re.compile(r"CUPTI_|NVTX_|StringIds|TARGET_INFO_|META_DATA_")
 _WHOLE = frozenset({int, type(None)})
 _LARGEST_ROW = 1 << 24
+_MEMORIES = ("Pageable", "Pinned", "Device", "Array", "Managed", "Device Static", "Managed Static")
+"""The names of ENUM_CUDA_MEM_KIND, by their numbers."""
+
+_PLACE = ("globalPid", "deviceId", "streamId", "correlationId", "graphNodeId", "graphId", "bytes")
+_COPY = ("copyKind", "srcKind", "dstKind")
 
 
 class UnknownSchemaError(Exception):
@@ -57,12 +71,11 @@ def open_export(path: Path) -> Iterator[ExportTables]:
     try:
         # The URI is quoted, because '#' and '?' in a file's name would have a meaning for SQLite.
         with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro&immutable=1", uri=True)) as connection:
-            connection.row_factory = _row
             connection.set_progress_handler(lambda: 0, _STEPS_PER_SIGNAL)  # Python handles signals in this call
             connection.text_factory = partial(str, encoding="utf-8", errors="replace")  # names may be in any encoding
             connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _LARGEST_ROW)
             # In a damaged or crafted file a page may occur many times, so that a table has rows without end.
-            (finding,) = connection.execute("PRAGMA quick_check(1)").fetchone().values()
+            (finding,) = connection.execute("PRAGMA quick_check(1)").fetchone()
             if finding != "ok":
                 raise sqlite3.DatabaseError(finding)
             yield ExportTables(connection)
@@ -81,9 +94,10 @@ class ExportTables:
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._connection = connection
+        self.begin_ns, self.end_ns, self.invalid_events = MOST_NS, -MOST_NS, 0
         # Only real tables: a crafted file may have views without end, and Nsight Systems makes no views.
         sources = connection.execute("SELECT name FROM sqlite_master WHERE type = 'table' AND sql LIKE 'CREATE TABLE%'")
-        self._columns = columns = {row["name"]: self._columns_of(row["name"]) for row in list(sources)}
+        self._columns = columns = {name: self._columns_of(name) for (name,) in list(sources)}
         if not any(map(_OF_NSIGHT_SYSTEMS.match, columns)):
             raise ValueError("a database of another program")
         self._tables = {name: self._newest(name, columns) for name in _COLUMNS}
@@ -98,7 +112,7 @@ class ExportTables:
 
     def _columns_of(self, table: str) -> frozenset[str]:
         quoted = table.replace('"', '""')
-        return frozenset(row["name"] for row in self._connection.execute(f'PRAGMA table_info("{quoted}")'))
+        return frozenset(name for _, name, *_ in self._connection.execute(f'PRAGMA table_info("{quoted}")'))
 
     @staticmethod
     def _newest(name: str, columns: Mapping[str, frozenset[str]]) -> str | None:
@@ -111,10 +125,10 @@ class ExportTables:
         """Return whether a table exists in a version that has the required columns."""
         return self._tables[name] is not None
 
-    def check_complete(self, activities: Iterable[Activity], calls: Iterable[ApiCall]) -> None:
+    def _check_complete(self, kinds: Collection[ActivityKind], names: Collection[str]) -> None:
         """Raise UnknownSchemaError if kernels or copies must be in a table that is not known."""
-        kinds, names = {activity.kind for activity in activities}, {call.name for call in calls}
-        if not kinds & {"kernel", "graph"} and (self._unknown or any("Launch" in name for name in names)):
+        launched = bool(self._unknown) or any("Launch" in name for name in names)
+        if launched and "kernel" not in kinds and "graph" not in kinds:
             where = f"tables {', '.join(self._unknown)}" if self._unknown else "no table of kernels"
             raise UnknownSchemaError(f"kernels were launched, but no known table lists them ({where})")
         if "copy" not in kinds and self._unknown and any("Memcpy" in name for name in names):
@@ -129,28 +143,81 @@ class ExportTables:
         if table is None:
             return
         columns = (f'"{name}"' if name in self._columns[table] else "NULL" for name in (*numbers, *names))
-        cursor = self._connection.cursor()
-        cursor.row_factory = None
-        rows = cursor.execute(f'SELECT {", ".join(columns)} FROM "{table}" WHERE {where}')
-        for row in rows:
+        for row in self._connection.execute(f'SELECT {", ".join(columns)} FROM "{table}" WHERE {where}'):
             if not _WHOLE.issuperset(map(type, row[: len(numbers)])):
                 raise ValueError(f"a number in {table} is not a whole number")
             yield row
 
-    def rows(self, name: str) -> Iterator[SqlRow]:
-        """Yield the rows of a table in the order of their start, without activities that were cut off."""
-        table = self._tables[name]
-        if table is None:
-            return
-        for row in self._connection.execute(f'SELECT * FROM "{table}" ORDER BY "start"'):
-            if not isinstance(row["start"], int) or not isinstance(row["end"], int | None):
-                raise ValueError(f"a time in {table} is not a whole number")
-            if row["end"] is not None or name == "NVTX_EVENTS":  # an activity without an end was cut off
-                yield row
+    def events(
+        self, table: str, numbers: Sequence[str], names: Sequence[str], where: str = "1"
+    ) -> Iterator[tuple[Any, ...]]:
+        """Yield the rows of a table that had ended when the recording did: begin, end, numbers, and names. Note their
+        extent, and count those that end before they begin, which are left out."""
+        for row in self.values(table, ("start", "end", *numbers), names, where):
+            begin_ns, end_ns, *_ = row
+            if end_ns is None:
+                continue
+            if begin_ns is None or max(abs(begin_ns), abs(end_ns)) > MOST_NS:
+                raise ValueError(f"a time in {table} is missing or too large")
+            if end_ns < begin_ns:
+                self.invalid_events += 1
+                continue
+            self.begin_ns, self.end_ns = min(self.begin_ns, begin_ns), max(self.end_ns, end_ns)
+            yield row
 
-    def text(self, event: SqlRow) -> str:
-        """Return the text of an NVTX event."""
-        return event["text"] or self.string(event["textId"])
+    def calls(self) -> list[ApiCall]:
+        """Return the calls of the GPU's API in all processes, in the order of their begin."""
+        names: dict[object, str] = {}
+        calls = []
+        for table in CALL_TABLES:
+            for begin_ns, end_ns, global_id, correlation, number in self.events(
+                table, ("globalTid", "correlationId"), ("nameId",)
+            ):
+                if number not in names:
+                    names[number] = re.sub(r"_v\d+$", "", plain(self.string(number)))
+                process, thread = thread_key(global_id)
+                calls.append(ApiCall(names[number], thread, correlation or 0, begin_ns, end_ns, process))
+        return sorted(calls, key=lambda call: (call.begin_ns, -call.end_ns))
+
+    def activities(self, calls: Iterable[ApiCall], *, short_names: bool) -> list[Activity]:
+        """Return the work of all devices in the order of its begin. Where the report has no processes, it is that of
+        the only process of the calls. Raises UnknownSchemaError if kernels or copies must be in an unknown table."""
+        callers = {call.process for call in calls}
+        lone = callers.pop() if len(callers) == 1 else 0
+        device_rows = self.values("TARGET_INFO_CUDA_DEVICE", ("pid", "cudaId", "gpuId"))
+        devices = {(process, device): gpu for process, device, gpu in device_rows}
+        columns = ("shortName", "demangledName") if short_names else ("demangledName", "shortName")
+        names: dict[tuple[object, ...], str] = {}
+        activities = []
+        for table, kind in ACTIVITY_TABLES:
+            for begin_ns, end_ns, owner, device, stream, correlation, node, graph, n_bytes, *named_by in self.events(
+                table, (*_PLACE, *_COPY), columns
+            ):
+                key = kind, *named_by
+                if key not in names:
+                    names[key] = self._activity_name(kind, *named_by, short_names=short_names)
+                process = lone if owner is None else thread_key(owner)[0]
+                device = devices.get((process & 0xFFFFFF, device), device)
+                place = stream or 0, correlation or 0, begin_ns, end_ns, n_bytes, node or None, graph or None
+                activities.append(Activity(kind, names[key], *place, device or 0, process))
+        self._check_complete({activity.kind for activity in activities}, {call.name for call in calls})
+        return sorted(activities, key=lambda activity: (activity.begin_ns, activity.end_ns))
+
+    def _activity_name(
+        self, kind: ActivityKind, direction: int, source: int, target: int, *names: object, short_names: bool
+    ) -> str:
+        """Return a kernel's first name, or the direction of a copy, with the kinds of memory unless it is short."""
+        if kind == "kernel":
+            return plain(next(filter(None, map(self.string, names)), kind))
+        if kind != "copy" or short_names:
+            return copy_name(direction) if kind == "copy" else kind
+        ends = [_MEMORIES[end] for end in (source, target) if end is not None and 0 <= end < len(_MEMORIES)]
+        name = copy_name(direction).replace("memcpy", "Memcpy")
+        return f"{name} ({' -> '.join(ends)})" if len(ends) == 2 else name
+
+    def text(self, number: object, text: object) -> str:
+        """Return the text of an NVTX event from its number in the list of strings or the text itself."""
+        return str(text or self.string(number))
 
     def string(self, number: Any) -> str:
         """Return the string of a number in the list of strings, or a string itself."""
@@ -159,15 +226,6 @@ class ExportTables:
         return self._strings.get(number, "") if isinstance(number, int) else str(number or "")
 
 
-SqlRow = defaultdict[str, Any]
-"""A row as a dictionary by column, with None for columns that do not exist."""
-
-
-def _row(cursor: sqlite3.Cursor, values: tuple[Any, ...]) -> SqlRow:
-    names = (name for name, *_ in cursor.description)
-    return defaultdict(lambda: None, zip(names, values, strict=True))
-
-
-def process_id(global_id: int | None) -> int:
-    """Return the process id in a "serialised global id", which is 24 bits above the 24 bits of the thread id."""
-    return ((global_id or 0) >> 24) & 0xFFFFFF
+def thread_key(global_id: int | None) -> ThreadKey:
+    """Return the process, with the bits of its machine, and the thread of a global id."""
+    return (global_id or 0) >> 24, (global_id or 0) & 0xFFFFFF

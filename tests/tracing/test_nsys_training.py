@@ -71,6 +71,7 @@ NO_GPU = [f"DROP TABLE {table}" for table in GPU_TABLES]
             [f"UPDATE {GPU_TABLES[0]} SET end = 9223372036854775807"],
             "a time in .*_KERNEL is missing or too large",
         ),
+        (["PRAGMA writable_schema = ON", "UPDATE sqlite_master SET rootpage = 3"], "2nd reference to page"),
         ([f"ALTER TABLE {GPU_TABLES[0]} RENAME COLUMN start TO begin"], r"\(tables CUPTI_ACTIVITY_KIND_KERNEL\)"),
     ],
 )
