@@ -294,7 +294,7 @@ _WORK_TABLES = {"kernel": "KERNEL", "gpu_memcpy": "MEMCPY", "graph": "GRAPH_TRAC
 
 
 def _write_report(path: Path, program: Program, steps: int) -> None:
-    """Write two processes, each on a GPU that it knows as device 0. The second one does a part of the work."""
+    """Write two processes, each on a GPU that it knows as device 0. The other one does less work, and that earlier."""
     database, strings = sqlite3.connect(path), {}
     for table, columns in _TABLES.items():
         database.execute(f"CREATE TABLE {table} ({columns})")
@@ -311,7 +311,7 @@ def _write_report(path: Path, program: Program, steps: int) -> None:
         insert("TARGET_INFO_CUDA_DEVICE", gpuId=gpu, cudaId=0, pid=process)
         for number, event in enumerate(program.events):
             category, name, arguments = event["cat"], event.get("name", ""), event.get("args", {})
-            begin = round(event["ts"] * 1000)
+            begin = round(event["ts"] * 1000) + (0 if process == PROCESS else -40_000)
             times = {"start": begin, "end": begin + round(event.get("dur", 0) * 1000)}
             thread = (1 << 48) + (process << 24) + event["tid"]
             correlation = arguments.get("correlation")

@@ -34,11 +34,12 @@ def test_ranges_of_emit_nvtx_are_operators_and_those_of_the_program_are_ranges(t
     backward = "autograd::engine::evaluate_function: AddBackward0, op_id = 4"
     programs = ["FSDP::forward (a), op_id = 5", "mine::train", "\x1b[31mred"]
     ranges = [add_range(text) for text in (*operators, backward, *programs)]
-    unfinished = add_range("open", 1, "NULL")
-    path = changed(tmp_path / "t.sqlite", "DELETE FROM NVTX_EVENTS", *ranges, unfinished, add_range("mark", kind=34))
+    ranges += [add_range("apart", kind=60), add_range("open", 1, "NULL"), add_range("mark", kind=34)]
+    latin = "UPDATE NVTX_EVENTS SET text = CAST(x'e4' AS TEXT) WHERE text = 'apart'"
+    path = changed(tmp_path / "t.sqlite", "DELETE FROM NVTX_EVENTS", *ranges, latin)
     trace = tracing.read_training(path)
     main = (THREAD >> 24, planted_traces.MAIN)
-    assert [each.name for each in trace.ranges] == ["FSDP::forward (a)", "mine::train", r"\x1b[31mred"]
+    assert [each.name for each in trace.ranges] == ["FSDP::forward (a)", "mine::train", r"\x1b[31mred", "\ufffd"]
     assert trace.operators == trace.backward == {main: ((1, 2),)}
     assert trace.overheads == ("shapes",)
 
