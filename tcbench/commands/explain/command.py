@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 MOST_MIB = options.OUTPUT.option(
     "--most-mib N",
-    "The largest trace of PyTorch's profiler that is read, in MiB when unpacked.",
+    "The largest trace of any training that is read, in MiB when unpacked.",
     2048,
     takes="a whole number, 1 or more",
     within=(1, None),
@@ -29,7 +29,7 @@ MOST_MIB = options.OUTPUT.option(
 
 @command("Show what limits each cell, and what to try next.")
 def explain(
-    results: list[str] | None = options.results_argument(", or timelines of `tcbench profile` or PyTorch's profiler"),
+    results: list[str] | None = options.results_argument(", or timelines of `tcbench profile`, PyTorch's profiler or Nsight Systems"),
     details: bool = options.details_option("Also show a sentence per cell. "),
     quiet: bool = options.QUIET,
     format_: options.TableOrJson = options.FORMAT,
@@ -47,7 +47,8 @@ def explain(
     tcbench explain                                   the newest run
     tcbench explain results/*/naruse2018-*.jsonl --details
     tcbench explain profile.json.gz                   what a timeline shows
-    tcbench explain pytorch-trace.json.gz --json      what a trace of PyTorch's profiler shows"""
+    tcbench explain pytorch-trace.json.gz --json      what a trace of PyTorch's profiler shows
+    tcbench explain report.nsys-rep                   what Nsight Systems recorded of any training"""
     from tcbench.commands.explain import table
     from tcbench.commands.forecast import forecast
     from tcbench.run import prediction
