@@ -29,7 +29,7 @@ MOST_MIB = options.OUTPUT.option(
 
 @command("Show what limits each cell, and what to try next.")
 def explain(
-    results: list[str] | None = options.results_argument(", or timelines of `tcbench profile`, PyTorch's profiler or Nsight Systems"),
+    results: list[str] | None = options.results_argument(", or traces of tcbench, PyTorch's profiler, Nsight Systems"),
     details: bool = options.details_option("Also show a sentence per cell. "),
     quiet: bool = options.QUIET,
     format_: options.TableOrJson = options.FORMAT,
