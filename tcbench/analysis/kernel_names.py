@@ -6,6 +6,7 @@ few words distinguish one kernel from the next.
 
 import itertools
 import re
+import zlib
 from functools import cache
 
 _MOST_READ = 8000
@@ -38,9 +39,9 @@ _MANGLED = re.compile(
 )
 
 _ENUMERATOR = re.compile(r"LN[^L]*?E\d+E")
-_LAMBDA = re.compile(r"(?:::)?\{lambda\(([^(){}]*)\)#\d+\}")
+_LAMBDA = re.compile(r"(?:::)?[{\[]lambda\(([^(){}]*)\)(?:#\d+| \(instance \d+\))[}\]]")  # as c++filt and nvcc write it
 _NOISE = re.compile(
-    r"\(anonymous namespace\)::|_GLOBAL__N_1::|<unnamed>::|::operator\(\)|\s*\bconst\b|\bvolatile\b|[*&]"
+    r"\(anonymous namespace\)::|_GLOBAL__N_1::|<unnamed>::|::operator ?\(\)|\s*\bconst\b|\bvolatile\b|[*&]"
     r"|\s*\[clone[^\]]*\]|\.kd$"
 )
 _GENERIC = re.compile(r"(global|device|trampoline)?_?k(ernel|entry)_?\d*", re.IGNORECASE)
@@ -63,6 +64,9 @@ _TRITON_SIGNATURE = re.compile(r"(?<=[A-Za-z])_0(?=\w*[dc])(de?|c)?(\d+(de?|c)?)
 _TENSILE = re.compile(r"(Cijk_[A-Za-z]+_[A-Za-z]+_[A-Z]+(?:_[A-Z]+)?)(?=_)\w*?_(MT\w+?)_.*")
 """A kernel of rocBLAS or hipBLASLt: operands and data types, then many parameters, of which the tile is one."""
 
+_TAIL = 14
+"""Characters that are kept of the end of a name that is cut."""
+
 _PARENTHESES = re.compile(r"\([^()]*\)")
 
 
@@ -78,20 +82,19 @@ def short_kernel_name(name: str) -> str:
         if _GENERIC.fullmatch(function):
             function = " ".join(words[:1] or [*namespaces[-1:], function])
         text = " ".join([function, *(word for word in words if word != function), *_runs(dtypes)])
-    return text if len(text) <= MOST_CHARACTERS else _cut(text)
+    return text if len(text) <= MOST_CHARACTERS else _cut(text, signature(name))
 
 
-def _cut(text: str) -> str:
-    """Return a name of at most MOST_CHARACTERS: with each word cut, or if that is not enough, without its middle.
-
-    Names of TorchInductor end in a number, which tells them apart, so that their words can stay whole."""
+def _cut(text: str, full_name: str) -> str:
+    """Return a name of at most MOST_CHARACTERS: with each word cut, or if that is not enough, with a checksum of the
+    full name in place of its middle. Names of TorchInductor end in a number, which tells them apart without either."""
     bare = re.sub(r"(?<=\w)_?kernel(?=_|\b)|(?<=\w)_cuda\b", "", text)
     for length in () if text.startswith("triton_") else (len(text), 8, 6, 5, 4, 3):
         words = "".join(part[:length] for part in re.findall(r"[A-Z]*[a-z]+|[^a-z]", bare))
         if len(words) <= MOST_CHARACTERS:
             return words
-    half = MOST_CHARACTERS // 2
-    return f"{text[:half]}…{text[1 - half :]}"
+    middle = "…" if text.startswith("triton_") else f"…{zlib.crc32(full_name.encode()) & 0xFFFF:04x}…"
+    return f"{text[: MOST_CHARACTERS - _TAIL - len(middle)]}{middle}{text[-_TAIL:]}"
 
 
 def _runs(dtypes: list[str]) -> list[str]:

@@ -26,6 +26,10 @@ def test_short_names_of_different_kernels_differ():
     [
         ("void cudnn::bn_fw_tr<float, Vec<int, 2>, true>(cudnnTensorStruct, float const*)", "bn_fw_tr Vec fp32,int32"),
         ("void internal::gemvx::kernel<float, 7>(Params)", "gemvx kernel fp32"),
+        (
+            "void run<(int)2, to(c &)::[lambda() (instance 3)]::operator ()()::[lambda(float) (instance 1)]>(T3)",
+            "run to fp32",
+        ),
         ("my_triton_kernel_0d1d2d3de4c", "my_triton_kernel"),
         ("Memcpy HtoD (Pinned -> Device)", "Memcpy HtoD (Pinned -> Device)"),
         ("conv fprop 3x3", "conv fprop 3x3"),
