@@ -36,6 +36,7 @@ COMMANDS: dict[str, tuple[str, ...]] = {
         *("timeline", "intel-xeon-2cpu/profile-fp32.json.gz", "intel-xeon-2cpu/profile-fp32+dali.json.gz"),
         *("--steps", "2"),
     ),
+    "pytorch/adamw-timeline.png": ("timeline", "pytorch/adamw.json.gz", "pytorch/adamw-fused.json.gz"),
 }
 """The words of the command that makes an example, but for `-o FILE`. Paths are relative to results/."""
 

@@ -255,6 +255,7 @@ def host_compile(verdict: TraceVerdict) -> TraceAdvice:
     """Run fewer operators from Python (torch.compile): saves at most the time outside of operators, without such
     updates."""
     idle_ns = max(0, verdict.causes["python"] - sum(phase.idle_ns for phase in _unfused_updates(verdict)))
+    idle_ns *= verdict.launches > 0  # without operators, nothing is known to be compiled
     return TraceAdvice("compile", idle_ns, idle_ns, 0, verdict.launches)
 
 

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import Literal
 
 from tcbench.analysis import intervals
-from tcbench.analysis.bottleneck import BALANCED_ABOVE
 from tcbench.analysis.kernel_kinds import kernel_kind
 from tcbench.analysis.trace_causes import Cover, IdleCause, IdleGap, idle_gaps, total_causes
 from tcbench.analysis.trace_window import StepSource, Window, find_window
@@ -22,7 +21,15 @@ TraceLimit = Literal[
     "input-bound", "host-bound", "gpu-bound", "compute-bound", "network-bound", "balanced", "cannot be told"
 ]
 
-_HOST: tuple[IdleCause, ...] = ("synchronisation", "launch_call", "operator", "python")
+HOST_CAUSES: tuple[IdleCause, ...] = ("synchronisation", "launch_call", "operator", "python")
+"""The causes of idle time that count as the host's."""
+
+BALANCED_ABOVE = 0.95
+"""The limit is balanced if the second largest share is more than this part of the largest."""
+
+LEAST_ACTIVITIES = 2
+"""A window without steps that has less work of the GPU than this does not tell a limit."""
+
 _DEVICE: tuple[IdleCause, ...] = ("dispatch", "stream_wait")
 
 OUTSIDE = "outside of ranges"
@@ -120,10 +127,12 @@ def judge(trace: TrainingTrace) -> TraceVerdict | None:
     gaps = tuple(idle_gaps(trace, window))
     causes = total_causes(gaps)
     launched = {(launch.process, launch.correlation) for launch in window.launches if launch is not None}
+    limit = largest_limit(work_ns + busy_ns - progress_ns, progress_ns - work_ns, causes)
+    is_too_little = not window.steps and len(window.activities) < LEAST_ACTIVITIES
     return TraceVerdict(
         window=window,
         gaps=gaps,
-        limit=largest_limit(work_ns + busy_ns - progress_ns, progress_ns - work_ns, causes),
+        limit="cannot be told" if is_too_little else limit,
         device_name=trace.device_name,
         source=window.source,
         step_name=window.step_name,
@@ -181,7 +190,7 @@ def largest_limit(work_ns: int, exposed_ns: int, causes: Mapping[IdleCause, int]
         (work_ns + delay_ns, "gpu-bound"),
         (exposed_ns, "network-bound"),
         (causes["input"], "input-bound"),
-        (sum(causes[cause] for cause in _HOST), "host-bound"),
+        (sum(causes[cause] for cause in HOST_CAUSES), "host-bound"),
     ]
     (largest_ns, limit), (second_ns, _), *_ = sorted(sums, key=lambda pair: -pair[0])
     if second_ns + unknown_ns > largest_ns:

@@ -4,13 +4,14 @@ from collections.abc import Iterable, Mapping
 
 from tcbench.analysis.trace_advice import Change, TraceAdvice
 from tcbench.analysis.trace_causes import IdleCause
-from tcbench.analysis.trace_kernels import kernel_times, unknown_share
-from tcbench.analysis.trace_verdict import TraceVerdict
+from tcbench.analysis.trace_kernels import TraceKernel, kernel_times, unknown_share
+from tcbench.analysis.trace_verdict import HOST_CAUSES, PhaseShare, TraceVerdict
 from tcbench.analysis.trace_window import StepSource
 from tcbench.core.training_trace import Overhead
 from tcbench.run.training_traces import JudgedTrace
 from tcbench.show.document import document
 from tcbench.show.format import counted, listed, milliseconds, number, percent
+from tcbench.show.tables import NUMBER, SECONDS, SHARE, Column, Screen, Table
 
 LEAST_SHARE = 0.0005
 """The smallest share that has a line."""
@@ -62,21 +63,19 @@ _CHANGES: Mapping[Change, tuple[str, int | None]] = {
 """A description of each change, and the talk's slide about it."""
 
 
-def lines(judged: JudgedTrace) -> list[str]:
-    """Return lines on a trace: the verdict, the steps, where the GPU's time went, phases, advice, and notes."""
+def show(console: Screen, judged: JudgedTrace) -> None:
+    """Print a trace: the verdict, the steps, where the time goes, phases, the longest kernels, advice, and notes."""
     verdict = judged.verdict
-    return [
-        f"{judged.path.name}: {verdict.device_name}",
-        sentence(verdict),
-        step_line(verdict),
-        "",
-        f"{'Time' if verdict.is_on_cpu else 'GPU time'}{', per step' if verdict.n_steps else ''}:",
-        *_shares(verdict),
-        *_phases(verdict),
-        *_kernels(verdict),
-        *_advice(judged),
-        *(["", *notes(verdict)] if notes(verdict) else []),
-    ]
+    console.say(f"{judged.path.name}: {verdict.device_name}", style="bold")
+    console.say(sentence(verdict), step_line(verdict), "")
+    console.table(time_table(verdict))
+    if len(verdict.phases) > 1:
+        console.table(phase_table(verdict, _MOST_PHASES), f"Phases{_per_step(verdict)}")
+    if not verdict.is_on_cpu:
+        console.table(kernel_table(verdict, _MOST_KERNELS), f"Longest kernels and copies{_per_step(verdict)}")
+    if judged.advice:
+        console.table(advice_table(judged), f"What would help, and what it saves at most{_per_step(verdict)}")
+    console.notes(notes(verdict))
 
 
 def sentence(verdict: TraceVerdict) -> str:
@@ -85,19 +84,20 @@ def sentence(verdict: TraceVerdict) -> str:
     if verdict.is_on_cpu:
         shares = [f"{percent(share(time_ns))} of the time {text}" for text, time_ns in labelled_times(verdict)]
         return f"{verdict.limit}: the CPU spends {', '.join(shares)}"
-    work, exposed = share(verdict.work_ns + verdict.recomputation_ns), share(verdict.exposed_ns)
+    work, exposed, idle = (
+        percent(share(time_ns))
+        for time_ns in (verdict.work_ns + verdict.recomputation_ns, verdict.exposed_ns, verdict.idle_ns)
+    )
     waits = {
-        "the host": share(sum(verdict.causes[c] for c in ("synchronisation", "launch_call", "operator", "python"))),
-        "input": share(verdict.causes["input"]),
-        "work that had been launched": share(verdict.causes["dispatch"] + verdict.causes["stream_wait"]),
-        "no known reason": share(verdict.causes["unknown"]),
+        "while the host prepares work": sum(verdict.causes[cause] for cause in HOST_CAUSES),
+        "while the host waits for input": verdict.causes["input"],
+        "before work that had been launched": verdict.causes["dispatch"] + verdict.causes["stream_wait"],
+        "for no known reason": verdict.causes["unknown"],
     }
-    idle = f"the GPU is idle for {percent(share(verdict.idle_ns))} of the time"
-    longest = max(waits, key=lambda cause: waits[cause])
-    if waits[longest] >= LEAST_SHARE:
-        idle += f", {percent(waits[longest])} for {longest}"
-    communicates = f", communicates alone for {percent(exposed)}" if exposed >= LEAST_SHARE else ""
-    return f"{verdict.limit}: the GPU works for {percent(work)} of the time{communicates}; {idle}"
+    longest = max(waits, key=lambda wait: waits[wait])
+    mostly = f": {percent(share(waits[longest]))} {longest}" if share(waits[longest]) >= LEAST_SHARE else ""
+    communicates = f", communicates alone for {exposed}" if share(verdict.exposed_ns) >= LEAST_SHARE else ""
+    return f"{verdict.limit}: the GPU works for {work} of the time{communicates} and is idle for {idle}{mostly}"
 
 
 def figures(verdict: TraceVerdict) -> str:
@@ -122,15 +122,6 @@ def step_line(verdict: TraceVerdict) -> str:
     return f"{steps} of {milliseconds(verdict.step_ns * 1e-9)}, {source}; {launches} {noun} per step"
 
 
-def _shares(verdict: TraceVerdict) -> list[str]:
-    """Return a line per share of the window. The shares add up to 100%."""
-    n_steps = verdict.n_steps or 1
-    return [
-        f"  {percent(verdict.share(time_ns)):>6}  {milliseconds(time_ns * 1e-9 / n_steps):>9}  {text}"
-        for text, time_ns in labelled_times(verdict)
-    ]
-
-
 def labelled_times(verdict: TraceVerdict, least_share: float = LEAST_SHARE) -> list[tuple[str, int]]:
     """Return the times that the window divides into, with what each is, without those below `least_share`."""
     if verdict.is_on_cpu:
@@ -149,73 +140,81 @@ def labelled_times(verdict: TraceVerdict, least_share: float = LEAST_SHARE) -> l
     return [(text, time_ns) for text, time_ns in times if verdict.share(time_ns) >= least_share]
 
 
-def _phases(verdict: TraceVerdict) -> list[str]:
-    """Return a line per phase, those with the most time if there are many."""
-    if len(verdict.phases) < 2:
-        return []
-    longest = sorted(verdict.phases, key=lambda phase: -(phase.work_ns + phase.idle_ns))[:_MOST_PHASES]
-    n_steps = verdict.n_steps or 1
-    return [
-        "",
-        "Where it ran (time in operators, other time, outermost operators):"
-        if verdict.is_on_cpu
-        else "Where it was launched (time of kernels and copies, idle time before them, launches):",
-        *(
-            f"  {milliseconds(phase.work_ns * 1e-9 / n_steps):>9}  {milliseconds(phase.idle_ns * 1e-9 / n_steps):>9}  "
-            f"{number(phase.launches / n_steps):>6}  {phase.name}"
-            for phase in verdict.phases
-            if phase in longest
-        ),
+def _per_step(verdict: TraceVerdict) -> str:
+    return " per step" if verdict.n_steps else ""
+
+
+def _seconds(verdict: TraceVerdict, time_ns: int) -> float:
+    """Return a time of the window per step, to 0.1 µs; as it is if there are no steps."""
+    return round(time_ns * 1e-9 / (verdict.n_steps or 1), 7)
+
+
+def time_table(verdict: TraceVerdict) -> Table[tuple[str, int]]:
+    """Return the times that the window divides into. The shares add up to 100%."""
+    return Table(
+        [
+            Column("CPU time" if verdict.is_on_cpu else "GPU time", lambda row: row[0]),
+            Column("share", lambda row: verdict.share(row[1]), SHARE),
+            Column(f"time{_per_step(verdict)}", lambda row: _seconds(verdict, row[1]), SECONDS),
+        ],
+        labelled_times(verdict),
+    )
+
+
+def phase_table(verdict: TraceVerdict, most: int | None = None) -> Table[PhaseShare]:
+    """Return the phases in their order, only those with the most time if there are more than `most`."""
+    longest = sorted(verdict.phases, key=lambda phase: -(phase.work_ns + phase.idle_ns))[:most]
+    on_cpu, n_steps = verdict.is_on_cpu, verdict.n_steps or 1
+    columns: list[Column[PhaseShare]] = [
+        Column("phase", lambda phase: phase.name),
+        Column("in operators" if on_cpu else "work launched in it", lambda p: _seconds(verdict, p.work_ns), SECONDS),
+        Column("other time" if on_cpu else "idle before it", lambda phase: _seconds(verdict, phase.idle_ns), SECONDS),
+        Column("operators" if on_cpu else "launches", lambda phase: phase.launches / n_steps, NUMBER),
     ]
+    return Table(columns, [phase for phase in verdict.phases if phase in longest])
 
 
-def _kernels(verdict: TraceVerdict) -> list[str]:
-    """Return a line per kernel, those with the most time; none for a CPU."""
-    if verdict.is_on_cpu:
-        return []
-    n_steps = verdict.n_steps or 1
-    return [
-        "",
-        "The longest kernels and copies (time, launches):",
-        *(
-            f"  {percent(verdict.share(kernel.time_ns)):>6}  {milliseconds(kernel.time_ns * 1e-9 / n_steps):>9}  "
-            f"{number(kernel.launches / n_steps):>6}  {kernel.name}"
-            for kernel in kernel_times(verdict.window)[:_MOST_KERNELS]
-        ),
+def kernel_table(verdict: TraceVerdict, most: int) -> Table[TraceKernel]:
+    """Return the `most` kernels and copies with the most time."""
+    columns: list[Column[TraceKernel]] = [
+        Column("kernel or copy", lambda kernel: kernel.name, wraps=False),
+        Column("kind", lambda kernel: kernel.kind),
+        Column("share", lambda kernel: verdict.share(kernel.time_ns), SHARE),
+        Column("time", lambda kernel: _seconds(verdict, kernel.time_ns), SECONDS),
+        Column("launches", lambda kernel: kernel.launches / (verdict.n_steps or 1), NUMBER),
     ]
+    return Table(columns, kernel_times(verdict.window)[:most])
 
 
-def _advice(judged: JudgedTrace) -> list[str]:
-    """Return a line per change that would help."""
-    if not judged.advice:
-        return []
-    verdict, n_steps = judged.verdict, judged.verdict.n_steps or 1
-    return [
-        "",
-        f"What would help, and what it saves{' of a step' if verdict.n_steps else ''} at most:",
-        *(
-            f"  {percent(verdict.share(each.at_most_ns)):>6}  {milliseconds(each.at_most_ns * 1e-9 / n_steps):>9}  "
-            f"{change_words(each.change)}: {evidence(each, verdict)}"
-            for each in judged.advice
-        ),
-    ]
-
-
-def change_words(change: Change) -> str:
-    """Return a description of a change."""
-    return _CHANGES[change][0]
+def advice_table(judged: JudgedTrace) -> Table[TraceAdvice]:
+    """Return the changes that would help, the one that may save most first."""
+    verdict = judged.verdict
+    return Table(
+        [
+            Column("change", lambda advice: _CHANGES[advice.change][0]),
+            Column("share", lambda advice: verdict.share(advice.at_most_ns), SHARE),
+            Column("time", lambda advice: _seconds(verdict, advice.at_most_ns), SECONDS),
+            Column("because", lambda advice: evidence(advice, verdict)),
+            Column("talk", lambda advice: f"slide {slide}" if (slide := _CHANGES[advice.change][1]) else ""),
+        ],
+        judged.advice,
+    )
 
 
 def evidence(advice: TraceAdvice, verdict: TraceVerdict) -> str:
-    """Return the times that an advice rests on, per step, and the slide of the talk that shows the change."""
-    n_steps, noun = verdict.n_steps or 1, "operators" if verdict.is_on_cpu else "launches"
-    idle, work = (milliseconds(time_ns * 1e-9 / n_steps) for time_ns in (advice.idle_ns, advice.work_ns))
-    launches = f"{number(advice.launches / n_steps)} {noun}"
-    work_of = f"{work} of work by {launches}" if advice.launches else f"{work} today"
-    waits = f"waits for {idle}" + (f" before {launches}" if advice.launches else "")
-    texts = {(True, False): waits, (False, True): work_of, (True, True): f"waits for {idle}, and {work_of}"}
-    slide = _CHANGES[advice.change][1]
-    return texts[bool(advice.idle_ns), bool(advice.work_ns)] + (f" (slide {slide} of the talk)" if slide else "")
+    """Return the times that an advice rests on, per step."""
+    idle, work = (milliseconds(_seconds(verdict, time_ns)) for time_ns in (advice.idle_ns, advice.work_ns))
+    noun = "operators" if verdict.is_on_cpu else "launches"
+    launches = f"{number(advice.launches / (verdict.n_steps or 1))} {noun}"
+    waits = f"waits for {idle}"
+    if not advice.launches:
+        return waits if advice.idle_ns else f"{work} with nothing else beside it"
+    works = f"{work} of work by {launches}"
+    if verdict.is_on_cpu:
+        return f"{idle} outside of operators, and {works}" if advice.work_ns else f"{idle} outside of {launches}"
+    if advice.idle_ns and advice.work_ns:
+        return f"{waits}, and {works}"
+    return f"{waits} before {launches}" if advice.idle_ns else works
 
 
 def notes(verdict: TraceVerdict) -> list[str]:
@@ -237,12 +236,12 @@ def notes(verdict: TraceVerdict) -> list[str]:
         texts.append(
             "The steps have no operator, so that the trace does not show what the CPU did."
             if verdict.is_on_cpu
-            else "Too much idle time has a cause that the trace does not show, so that another limit is possible."
+            else "Too little was recorded, or the trace does not show the cause of too much idle time."
         )
     if verdict.devices > 1:
         texts.append(f"The figures are for the GPU with the most work of the {verdict.devices} in the trace.")
     if (unknown := unknown_share(kernel_times(verdict.window))) >= LEAST_SHARE:
-        texts.append(f"No rule knows what kernels do that take {percent(unknown)} of the time of all kernels.")
+        texts.append(f"Kernels of an unknown kind take {percent(unknown)} of the time of all kernels.")
     if verdict.invalid_events:
         texts.append(f"{counted(verdict.invalid_events, 'event')} left out: they end before they begin.")
     return texts
@@ -296,7 +295,12 @@ def _fields(judged: JudgedTrace) -> dict[str, object]:
         ],
         "unknown_kernels": unknown_share(kernels),
         "advice": [
-            {"what": each.change, "at_most_s": each.at_most_ns * 1e-9, "evidence": evidence(each, verdict)}
+            {
+                "what": each.change,
+                "at_most_s": each.at_most_ns * 1e-9,
+                "evidence": evidence(each, verdict),
+                "slide": _CHANGES[each.change][1],
+            }
             for each in judged.advice
         ],
         "notes": notes(verdict),

@@ -23,27 +23,17 @@ _PHASES = (
 """The phases of tcbench's own timelines that ranges under other names are shown as."""
 
 
-def trace_timeline(
-    trace: TrainingTrace, verdict: TraceVerdict, label: str, most_steps: int | None = None, first: int | None = None
-) -> Timeline:
+def trace_timeline(trace: TrainingTrace, verdict: TraceVerdict, label: str) -> Timeline:
     """Return the timeline of a trace's window under a label: its steps, or one that stands for the window if there are
     none. The phases on the host are the outermost ranges, and outside of these the backward pass and collectives of
-    CPUs. With `most_steps`, only so many steps are in it, from the one with the number `first` on if there is one."""
+    CPUs."""
     window = verdict.window
     numbers = {each.begin_ns: number[0] for each in trace.ranges if (number := re.findall(r"#(\d+)$", each.name))}
     steps = [
         HostSpan("step", "step", int(numbers.get(begin, place)), None, begin, end)
         for place, (begin, end) in enumerate(window.steps)
     ] or [HostSpan("step", WINDOW, 0, None, window.begin_ns, window.end_ns)]
-    place = next((place for place, step in enumerate(steps) if step.step == first), None if first is not None else 0)
-    if most_steps is not None and place is not None:
-        steps = steps[place : place + most_steps]
-    begin_ns, end_ns = steps[0].begin_ns, steps[-1].end_ns
-    works = list(zip(window.activities, window.launches, strict=True))
-    done_ns = [work.end_ns for work, launch in works if launch and begin_ns <= launch.begin_ns < end_ns]
-    last_ns = max([end_ns, *done_ns])
     phases = [(begin, end, _drawn_phase(name)) for begin, end, name in outermost_ranges(trace, window)]
-    phases = [phase for phase in phases if begin_ns <= phase[0] < end_ns]
     collectives = [(each.begin_ns, each.end_ns) for each in collective_ranges(trace)]
     for name, times in ((BACKWARD, backward_times(trace, window.main)), (COMMUNICATION, intervals.union(collectives))):
         inside = intervals.intersection(times, [(step.begin_ns, step.end_ns) for step in steps])
@@ -53,8 +43,8 @@ def trace_timeline(
         thread=window.main[1],
         phases=tuple(dict.fromkeys(name for _, _, name in phases)),
         spans=(*steps, *(HostSpan("phase", name, None, name, begin, end) for begin, end, name in phases)),
-        calls=tuple(call for call in trace.calls if begin_ns <= call.begin_ns < end_ns),
-        activities=tuple(work for work, _ in works if work.begin_ns < last_ns and work.end_ns > begin_ns),
+        calls=tuple(c for c in trace.calls if steps[0].begin_ns <= c.begin_ns < window.end_ns),
+        activities=window.activities,
     )
     device = f"gpu:{window.device}" if window.activities else "cpu"
     title = Title(label=label, device=device, device_name=verdict.device_name, batch_size=0, unit="items")

@@ -88,6 +88,11 @@ def test_idle_time_before_work_without_a_launch_is_unknown_and_may_leave_the_ver
     assert verdict.limit == "cannot be told"
 
 
+def test_a_single_kernel_without_steps_tells_no_limit():
+    assert judge(make_trace([launch(1, 0, 20, 100)])).limit == "cannot be told"
+    assert judge(make_trace([launch(1, 0, 20, 100), launch(2, 30, 100, 200)])).limit == "gpu-bound"
+
+
 def test_delays_that_outweigh_the_work_leave_the_verdict_open():
     verdict = judge(make_trace([launch(1, 0, 20, 100), launch(2, 30, 9000, 9100)]))
     assert (verdict.causes["dispatch"], verdict.limit) == (8900, "cannot be told")

@@ -102,9 +102,15 @@ CLAIMS = ("claims", "amd-epyc-2cpu/cpu-20261124-132901.jsonl", "amd-epyc-2cpu/nu
 
 
 @pytest.mark.parametrize(
-    ("page", "words"), [("diff", examples.COMMANDS["amd-epyc-2cpu/diff-fp32-fused.png"]), ("report", CLAIMS)]
+    ("page", "number", "words"),
+    [
+        ("diff", 0, examples.COMMANDS["amd-epyc-2cpu/diff-fp32-fused.png"]),
+        ("report", 0, CLAIMS),
+        ("traces", 0, ("explain", "pytorch/adamw.json.gz")),
+        ("traces", 1, ("diff", "pytorch/adamw.json.gz", "pytorch/adamw-fused.json.gz")),
+    ],
 )
-def test_the_extract_on_a_page_is_what_the_command_prints(page, words):
+def test_the_extract_on_a_page_is_what_the_command_prints(page, number, words):
     lines = [line.strip() for line in ended(RESULTS, *words).out.splitlines()]
-    extract = re.findall(r"```text\n(.*?)```", (ROOT / "docs" / f"{page}.md").read_text("utf-8"), re.DOTALL)[0]
+    extract = re.findall(r"```text\n(.*?)```", (ROOT / "docs" / f"{page}.md").read_text("utf-8"), re.DOTALL)[number]
     assert [line for line in extract.splitlines() if line.strip() not in lines] == []

@@ -57,7 +57,7 @@ def explain(
 
     profiler_traces, results = split_profiler_traces(results)
     if profiler_traces:
-        _show_profiler_traces(profiler_traces, most_mib << 20, format_ == "json")
+        _show_profiler_traces(profiler_traces, most_mib << 20, format_ == "json", details)
         if not results:
             return
     inputs = read_results(results, out, "timelines")
@@ -128,7 +128,7 @@ def _show_timelines(timelines: Sequence[Timeline], json: bool) -> None:
         typer.echo("\n".join([*[""] * bool(place), *lines]))
 
 
-def _show_profiler_traces(paths: Sequence[Path], most_bytes: int, json: bool) -> None:
+def _show_profiler_traces(paths: Sequence[Path], most_bytes: int, json: bool, details: bool) -> None:
     """Print the verdict and advice on each trace, as lines or JSON. Raises TraceError for a trace without GPU work."""
     from tcbench.analysis.rank_traces import rank_waits
     from tcbench.run.training_traces import judge_file
@@ -139,11 +139,12 @@ def _show_profiler_traces(paths: Sequence[Path], most_bytes: int, json: bool) ->
     if json:
         typer.echo(trace_report.to_json(judged, ranks_report.fields(waits) if waits else None))
         return
-    console = make_console()
+    console = make_console(details=details)
     if waits and waits.ranks:
         console.say(*(f"{each.path.name}: {trace_report.sentence(each.verdict)}" for each in judged))
     else:
         for place, trace in enumerate(judged):
-            console.say(*[""] * bool(place), *trace_report.lines(trace))
+            console.say(*[""] * bool(place))
+            trace_report.show(console, trace)
     if waits:
         console.say("", *ranks_report.lines(waits))

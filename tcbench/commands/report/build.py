@@ -25,7 +25,7 @@ from tcbench.commands.report.trials import trials_section
 from tcbench.commands.run.chart import throughput_section
 from tcbench.commands.run.scaling import curves
 from tcbench.commands.run.scaling_chart import scaling_section, scaling_sentence
-from tcbench.commands.timeline.chart import DEFAULT_STEPS, Caption, timeline_chart, timeline_section
+from tcbench.commands.timeline.chart import Caption, timeline_chart, timeline_section
 from tcbench.core.record import Record
 from tcbench.core.text import plain
 from tcbench.core.timeline import Timeline
@@ -110,7 +110,7 @@ def build_trace_page(traces: Sequence[JudgedTrace], title: str | None) -> Page:
 
     def draw(judged: JudgedTrace) -> Figure:
         """Draw the timeline of a trace."""
-        timeline = trace_timeline(judged.trace, judged.verdict, judged.path.name, DEFAULT_STEPS + 1)
+        timeline = trace_timeline(judged.trace, judged.verdict, judged.path.name)
         return timeline_chart([timeline], captions=[Caption(figures(judged.verdict), sentence(judged.verdict))])
 
     return trace_page(traces, title, draw)

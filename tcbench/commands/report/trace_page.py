@@ -1,15 +1,16 @@
 """The page about traces of another profiler: for each the verdict, where the time goes, a timeline, and kernels."""
 
 import itertools
+import math
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 
 from matplotlib.figure import Figure as Drawing
 from matplotlib.patches import Patch
 
 from tcbench import __version__
-from tcbench.analysis.trace_advice import TraceAdvice
-from tcbench.analysis.trace_kernels import TraceKernel, kernel_times
-from tcbench.analysis.trace_verdict import PhaseShare
+from tcbench.analysis.trace_kernels import kernel_times
+from tcbench.analysis.trace_verdict import TraceVerdict
 from tcbench.core.text import plain
 from tcbench.run.training_traces import JudgedTrace
 from tcbench.show.charts.inline import tooltip
@@ -18,8 +19,16 @@ from tcbench.show.charts.palette import SERIES
 from tcbench.show.format import counted, listed, milliseconds, percent
 from tcbench.show.page import drawings
 from tcbench.show.page.page import AnyBlock, Data, Page, Prose, Section, say, strong
-from tcbench.show.tables import NUMBER, SECONDS, SHARE, Column, Table
-from tcbench.show.trace_report import change_words, evidence, labelled_times, notes, sentence, step_line
+from tcbench.show.trace_report import (
+    advice_table,
+    kernel_table,
+    labelled_times,
+    notes,
+    phase_table,
+    sentence,
+    step_line,
+    time_table,
+)
 
 _MOST_KERNELS = 100
 
@@ -41,68 +50,45 @@ def _sections(
     judged: JudgedTrace, place: int, traces: int, draw: Callable[[JudgedTrace], Drawing]
 ) -> Iterator[Section]:
     """Yield the sections about a trace, those with something in them."""
-    verdict, n_steps = judged.verdict, judged.verdict.n_steps or 1
+    verdict = judged.verdict
     per_step = " per step" if verdict.n_steps else ""
     of_trace = f" of {judged.path.name}" if traces > 1 else ""
 
     def section(name: str, title: str, *blocks: AnyBlock) -> Section:
         return Section(f"{name}-{place}", title + of_trace, blocks)
 
-    def seconds(time_ns: int) -> float:
-        return time_ns * 1e-9 / n_steps
-
-    times = [(text, seconds(time_ns), verdict.share(time_ns)) for text, time_ns in labelled_times(verdict)]
-    columns: list[Column[tuple[str, float, float]]] = [
-        Column("time", lambda row: row[0], ratio=1),
-        Column(f"time{per_step}", lambda row: row[1], SECONDS),
-        Column("share", lambda row: row[2], SHARE),
-    ]
     title = f"Where the time{' of a step' if verdict.n_steps else ''} goes"
-    bar = drawings.figure(lambda: _bar(times), title, f"time-{place}", Table(columns, times, title))
+    times = replace(time_table(verdict), caption=title)
+    bar = drawings.figure(lambda: _bar(verdict), title, f"time-{place}", times)
     about = [sentence(verdict), step_line(verdict)]
     yield section("time", title, *([Prose(tuple(map(say, about)))] if traces > 1 else []), bar)
     if judged.advice:
-        helps: list[Column[TraceAdvice]] = [
-            Column("change", lambda row: change_words(row.change), ratio=1),
-            Column("saves at most", lambda row: seconds(row.at_most_ns), SECONDS),
-            Column("of the step" if verdict.n_steps else "share", lambda row: verdict.share(row.at_most_ns), SHARE),
-            Column("evidence", lambda row: evidence(row, verdict), ratio=1),
-        ]
-        yield section("advice", "What would help", Data(Table(helps, judged.advice, "What would help, at most")))
-    phases: list[Column[PhaseShare]] = [
-        Column("phase", lambda row: row.name, ratio=1),
-        Column("in operators" if verdict.is_on_cpu else "work launched in it", lambda r: seconds(r.work_ns), SECONDS),
-        Column("other time" if verdict.is_on_cpu else "idle before", lambda row: seconds(row.idle_ns), SECONDS),
-        Column("operators" if verdict.is_on_cpu else "launches", lambda row: row.launches / n_steps, NUMBER),
-    ]
-    table = Table(phases, verdict.phases, f"Phases{per_step}")
+        helps = replace(advice_table(judged), caption=f"What would help, and what it saves at most{per_step}")
+        yield section("advice", "What would help", Data(helps))
+    table = replace(phase_table(verdict), caption=f"Phases{per_step}")
     timeline = drawings.figure(lambda: draw(judged), "Timeline", f"timeline-{place}", table)
     yield section("timeline", "Phases and timeline", timeline)
-    if all_kernels := kernel_times(verdict.window):
-        longest: list[Column[TraceKernel]] = [
-            Column("kernel or copy", lambda row: row.name, ratio=1),
-            Column("kind", lambda row: row.kind),
-            Column(f"time{per_step}", lambda row: seconds(row.time_ns), SECONDS),
-            Column("share", lambda row: verdict.share(row.time_ns), SHARE),
-            Column(f"launches{per_step}", lambda row: row.launches / n_steps, NUMBER),
-        ]
-        rows, more = all_kernels[:_MOST_KERNELS], len(all_kernels) - _MOST_KERNELS
+    longest = replace(kernel_table(verdict, _MOST_KERNELS), caption=f"Kernels and copies{per_step}")
+    if longest.rows:
+        more = len(kernel_times(verdict.window)) - _MOST_KERNELS
         left_out = (f"{more} shorter ones are left out.",) if more > 0 else ()
-        yield section("kernels", "Kernels", Data(Table(longest, rows, f"Kernels and copies{per_step}"), notes=left_out))
+        yield section("kernels", "Kernels", Data(longest, notes=left_out))
     if notes(verdict):
         yield section("notes", "Notes", Prose(tuple(map(say, notes(verdict)))))
 
 
-def _bar(times: Sequence[tuple[str, float, float]]) -> Drawing:
+def _bar(verdict: TraceVerdict) -> Drawing:
     """Draw the shares of a step as one bar."""
     page = ChartPage("", "", ())
+    times = [(text, time_ns * 1e-9 / (verdict.n_steps or 1)) for text, time_ns in labelled_times(verdict)]
+    total_s = math.fsum(time_s for _, time_s in times)
     fills = list(zip(itertools.cycle(SERIES), times, strict=False))
-    page.legend([[Patch(label=f"{percent(share)} {text}", **fill.patch)] for fill, (text, _, share) in fills])
+    page.legend([[Patch(label=f"{percent(time_s / total_s)} {text}", **fill.patch)] for fill, (text, time_s) in fills])
     axes = page.panels([0.5])[0, 0]
     begin_ms = 0.0
-    for fill, (text, time_s, share) in fills:
+    for fill, (text, time_s) in fills:
         [box] = axes.barh([0], [time_s * 1e3], 0.9, [begin_ms], **fill.patch)
-        tooltip(box, f"{text}\n{milliseconds(time_s)}, {percent(share)}")
+        tooltip(box, f"{text}\n{milliseconds(time_s)}, {percent(time_s / total_s)}")
         begin_ms += time_s * 1e3
     axes.set_xlim(0, begin_ms)
     axes.set_yticks([])

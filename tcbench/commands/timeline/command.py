@@ -67,7 +67,7 @@ def timeline(
     tcbench timeline profile.json.gz --step 42
     tcbench timeline run.jsonl --config 'fp32*' --bs 8  the phases of a run's steps"""
     from tcbench import tracing
-    from tcbench.commands.timeline.chart import DEFAULT_STEPS, Caption, timeline_chart
+    from tcbench.commands.timeline.chart import Caption, timeline_chart
     from tcbench.core.timeline import Timeline
     from tcbench.run.training_traces import judge_file
     from tcbench.show.charts.files import save
@@ -79,8 +79,7 @@ def timeline(
     for file in files:
         if tracing.is_training(file):
             judged = judge_file(file)
-            most_steps = None if zoom else (steps or DEFAULT_STEPS) + 1  # the first one may be left out
-            timelines.append(trace_timeline(judged.trace, judged.verdict, file.name, most_steps, step))
+            timelines.append(trace_timeline(judged.trace, judged.verdict, file.name))
             captions.append(Caption(figures(judged.verdict), sentence(judged.verdict)))
         else:
             timelines += tracing.read(file)

@@ -3,6 +3,7 @@
 import itertools
 import json
 import os
+import re
 from pathlib import Path
 
 import planted_traces
@@ -28,8 +29,8 @@ def test_the_lines_name_the_limit_the_step_and_shares_that_add_up(tmp_path):
     assert title.startswith("t.json.gz: ")
     assert verdict.startswith(("gpu-bound: ", "host-bound: ", "input-bound: ", "network-bound: ", "balanced: "))
     assert f"{truth.steps} step" in steps
-    shown = itertools.takewhile(lambda line: not line.startswith("The longest"), rest)
-    shares = [float(line.split("%")[0].strip("< ")) for line in shown if "%" in line]
+    table = itertools.takewhile(bool, rest[1:])  # after an empty line
+    shares = [float(share) for line in table for share in re.findall(r"([\d.]+)%", line)]
     assert sum(shares) == pytest.approx(100, abs=0.5)
 
 
