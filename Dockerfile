@@ -15,10 +15,10 @@ WORKDIR /src
 # What tcbench needs is gigabytes and changes seldom: a layer of its own.
 COPY pyproject.toml README.md LICENSE ./
 COPY tcbench/__init__.py tcbench/
-RUN uv sync --no-dev --no-install-project --extra "${EXTRA}"
+RUN uv sync --no-default-groups --no-install-project --extra ladder --extra "${EXTRA}"
 COPY scenarios scenarios
 COPY tcbench tcbench
-RUN uv sync --no-dev --no-editable --extra "${EXTRA}"
+RUN uv sync --no-default-groups --no-editable --extra ladder --extra "${EXTRA}"
 
 FROM python:${PYTHON}-slim-bookworm
 # GCC's OpenMP library is oneDNN's; its version is Debian's to choose.

@@ -7,7 +7,7 @@ import pytest
 from packaging.requirements import Requirement
 
 ROOT = Path(__file__).parents[1]
-PINNED_EXTRAS = ("opencv", "parquet", "mpi", "host", "slurm")
+PINNED_EXTRAS = ("ladder", "opencv", "parquet", "mpi", "host", "slurm")
 
 
 def lines(name: str) -> list[str]:

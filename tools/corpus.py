@@ -245,7 +245,8 @@ HOST = {
     "project_commit": None,
 }
 """Facts of the machine (`tcbench.hardware.machine`) that replace the real ones."""
-PACKAGES = {"cv2": True, "torch": False, "cupy": False, "mpi4py": False, "submitit": False, "nvidia.dali": True}
+_INSTALLED, _MISSING = ("chainer", "ml_dtypes", "cv2", "nvidia.dali"), ("torch", "cupy", "mpi4py", "submitit")
+PACKAGES = dict.fromkeys(_INSTALLED, True) | dict.fromkeys(_MISSING, False)
 """Modules that rungs and backends look for, and whether they are installed."""
 
 

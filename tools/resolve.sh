@@ -16,7 +16,7 @@ resolve() {
   local python=$1 extra=$2 said
   # shellcheck disable=SC2086 (an extra may be two)
   if said=$(uv pip compile --quiet --no-header --no-annotate --python-version "$python" --only-binary :all: \
-    --no-binary chainer --extra $extra --extra opencv --extra parquet --extra slurm --extra host --extra mpi \
+    --no-binary chainer --extra $extra --extra ladder --extra opencv --extra parquet --extra slurm --extra host --extra mpi \
     pyproject.toml 2>&1); then
     echo "Python $python, ${extra// --extra / and }: $(grep -c == <<<"$said") packages"
   else

@@ -13,6 +13,7 @@ from pathlib import Path
 from tcbench.core import git
 from tcbench.core.errors import SelectionError
 from tcbench.core.finding import Finding, FindingState
+from tcbench.core.packages import INSTALL_LADDER
 from tcbench.engine.api import device_kinds, generated_images
 from tcbench.hardware import kernel, machine
 from tcbench.hardware.load import average
@@ -71,22 +72,26 @@ def disturbances() -> Iterator[Finding]:
         yield Finding("note", "CPU frequency", vary, "sudo cpupower frequency-set -g performance")
 
 
-_DEPENDENCIES: tuple[tuple[tuple[str, ...], str, str, str, FindingState], ...] = (
-    (("chainer",), "tcbench.engine.backends.chainer.compat", "the framework", _SYNC, "broken"),
-    (("numpy",), "numpy", "arrays", _SYNC, "broken"),
-    (("Pillow",), "PIL", "the base config's input", _SYNC, "broken"),
-    (("nvtx",), "nvtx", "ranges for Nsight Systems", _SYNC, "broken"),
-    (("matplotlib",), "matplotlib", "charts", _SYNC, "broken"),
-    (("nvidia-dali-cuda120", "nvidia-dali-cuda130"), "nvidia.dali", "the dali rung (x86-64)", _SYNC, "missing"),
-    (("opencv-python-headless",), "cv2", "the opencv rung", "uv sync --extra opencv", "missing"),
+_DEPENDENCIES: tuple[tuple[tuple[str, ...], str, str, str, FindingState, FindingState], ...] = (
+    (("numpy",), "numpy", "arrays", _SYNC, "broken", "broken"),
+    (("nvtx",), "nvtx", "ranges for Nsight Systems", _SYNC, "broken", "broken"),
+    (("matplotlib",), "matplotlib", "charts", _SYNC, "broken", "broken"),
+    (("chainer",), "tcbench.engine.backends.chainer.compat", "the ladder", INSTALL_LADDER, "missing", "broken"),
+    (("ml-dtypes",), "ml_dtypes", "the built-in networks", INSTALL_LADDER, "missing", "broken"),
+    (("Pillow",), "PIL", "the base config's input", INSTALL_LADDER, "missing", "broken"),
+    (
+        *(("nvidia-dali-cuda120", "nvidia-dali-cuda130"), "nvidia.dali", "the dali rung (x86-64)", INSTALL_LADDER),
+        *("missing", "missing"),
+    ),
+    (("opencv-python-headless",), "cv2", "the opencv rung", "uv sync --extra opencv", "missing", "missing"),
 )
 """One row per dependency: its distributions (any of them suffices, the remedy installs the first), module, purpose,
-remedy, and the state of tcbench without it."""
+remedy, the state of tcbench without it, and the state if it is installed but cannot be imported."""
 
 
 def _packages() -> Iterator[Finding]:
     """Yield a finding for each dependency in `_DEPENDENCIES`: whether it is installed and can be imported."""
-    for distributions, module, why, remedy, without in _DEPENDENCIES:
+    for distributions, module, why, remedy, without, unusable in _DEPENDENCIES:
         installed = machine.versions(distributions)
         name, version = next(iter(installed.items()), (distributions[0], None))
         if version is None:
@@ -96,7 +101,7 @@ def _packages() -> Iterator[Finding]:
             importlib.import_module(module)
         except Exception as error:
             message = " ".join(str(error).split())
-            yield Finding(without, name, f"{version} is installed but cannot be imported: {message}", remedy)
+            yield Finding(unusable, name, f"{version} is installed but cannot be imported: {message}", remedy)
         else:
             yield Finding("ok", name, version)
 

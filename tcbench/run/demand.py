@@ -4,7 +4,6 @@ A cell is traced by running the training program on an accelerator that only cou
 
 import collections
 import functools
-import importlib.metadata
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -20,6 +19,7 @@ from tcbench.core.errors import TcbenchError
 from tcbench.core.progress import Progress
 from tcbench.core.record import Cell, Input, MeasureSettings
 from tcbench.engine.api import Work, trace_cell
+from tcbench.hardware import machine
 from tcbench.hardware.gpus import GpuProperties
 
 TRACES = "traces-v3"
@@ -120,7 +120,7 @@ def _trace_anew(
 def program() -> str:
     """Return a digest of the traced program: tcbench's sources and the version of the framework."""
     sources = map(cache.source_digest, (tcbench.core, tcbench.engine))
-    return f"{' '.join(sources)} chainer {importlib.metadata.version('chainer')}"
+    return f"{' '.join(sources)} chainer {machine.version('chainer')}"
 
 
 def _to_entry(demand: Demand) -> Entry:

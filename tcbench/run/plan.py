@@ -14,6 +14,7 @@ import msgspec
 
 from tcbench.core.claim import LOW_PRECISIONS
 from tcbench.core.errors import ScenarioError, SelectionError, hint
+from tcbench.core.packages import LADDER
 from tcbench.core.record import (
     COPIED_FIELDS,
     DEFAULT_BACKEND,
@@ -311,13 +312,26 @@ def why_not(config: Config, device: Device, *, remote: bool = False, emulate: bo
 
 
 def refuse(device: Device, backends: Iterable[str]) -> None:
-    """Raise SelectionError if the installed packages of all these backends do not fit the device."""
+    """Raise SelectionError if all these backends lack the extra `ladder`, or if the packages of all do not fit the
+    device."""
+    backends = tuple(backends)
+    require_ladder(device, backends)
     packages = [backend(name).DEVICES.get(device.kind, ()) for name in dict.fromkeys(backends)]
     misfits = [
         next(filter(None, (package.misfit(device.compute_capability) for package in group)), None) for group in packages
     ]
     if misfits and all(misfits):
         raise SelectionError(f"--device {device.name} ({device.title}): {misfits[0]}; --device cpu works")
+
+
+def require_ladder(device: Device, backends: Iterable[str]) -> None:
+    """Raise SelectionError if all these backends lack a package of the extra `ladder`."""
+    absent = [package for package in LADDER if not package.is_installed()]
+    lacking = [[p for p in absent if p in backend(name).DEVICES.get(device.kind, ())] for name in backends]
+    if lacking and all(lacking):
+        (package, *_), *_ = lacking
+        reason = f"the built-in networks need the extra 'ladder' ({package.module} is not installed)"
+        raise SelectionError(f"{reason}: {package.install}")
 
 
 def emulation(requires: Requires, device: Device) -> str | None:

@@ -19,6 +19,7 @@ from tcbench.analysis.explanation import Explanation, explain, with_rungs
 from tcbench.analysis.summary import CellSummary
 from tcbench.core import cache, process
 from tcbench.core.cache import Cache, Entry, Key
+from tcbench.core.packages import LADDER
 from tcbench.core.process import Fault, Worker
 from tcbench.core.progress import Progress
 from tcbench.core.record import BUSY, Cell, Environment, MeasureSettings, Record
@@ -164,9 +165,10 @@ def explain_with_predictions(
     """Return the explanation of each measured cell, with predicted rates for configs that could be tried.
 
     If no measured config is significantly faster than a cell, the steps of the configs that could be tried in its place
-    are timed or traced now, in `processes` processes. For other cells, and with 0 `processes`, only cached parts are
-    used."""
+    are timed or traced now, in `processes` processes. For other cells, with 0 `processes`, and without the extra
+    `ladder`, only cached parts are used."""
     records = tuple(records)
+    processes *= all(package.is_installed() for package in LADDER)
     summaries: dict[Cell, CellSummary] = {}
     to_predict: dict[Cell, set[Cell]] = {}  # measured cells with the configs that could be tried in their place
     for explanation in explain(records, advisable):

@@ -10,7 +10,7 @@ import pytest
 
 from tcbench.analysis.summary import summarise
 from tcbench.core.errors import ScenarioError, SelectionError
-from tcbench.core.packages import Package
+from tcbench.core.packages import INSTALL_LADDER, LADDER, Package
 from tcbench.core.record import Cell, Input, TrainSettings
 from tcbench.engine.accelerators.cuda.cudnn import libraries
 from tcbench.engine.accelerators.device import Device
@@ -237,12 +237,11 @@ def test_an_ablation_runs_its_own_settings_and_remembers_the_scenarios():
 def test_planning_imports_no_framework():
     code = """
 import sys
-for name in ("chainer", "cupy", "cudnn", "torch", "numpy", "nvidia", "cv2"):
-    sys.modules[name] = None
 from tcbench.engine.accelerators import device
 from tcbench.run import plan, scenario
 made = plan.make(scenario.load("cpu"), plan.Selection(), device.find_device("cpu", {"cpu": None}))
 assert len(made.cells) == 20
+assert not {"chainer", "cupy", "cudnn", "torch", "numpy", "nvidia.dali", "cv2", "ml_dtypes"} & sys.modules.keys()
 """
     # Where oneDNN is held to fewer instructions it is asked which, and that takes NumPy.
     environment = {name: value for name, value in os.environ.items() if name != "ONEDNN_MAX_CPU_ISA"}
@@ -255,6 +254,20 @@ def test_without_its_package_a_backends_cells_are_skipped_with_the_command_that_
     reasons = {p.cell.config: p.skip_reason for p in planned.cells}
     assert reasons["fp32"] is None
     assert reasons["torch/fp32"] == "backend torch needs the package torch: uv pip install torch --torch-backend=cpu"
+
+
+def test_without_the_extra_ladder_only_own_steps_are_planned(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "my_step.py").touch()
+    monkeypatch.setattr(Package, "is_installed", lambda package: package not in LADDER)
+    for name in ("cpu", "peers"):
+        with pytest.raises(SelectionError, match=r"need the extra 'ladder' \(chainer is not .*: uv sync, or PIP_"):
+            plan.make(scenario.load(name), Selection(), CPU)
+    own_config = Config("my_step:open_session", ("plain",))
+    mixed = dataclasses.replace(scenario.load("cpu"), configs=(own_config, Config("chainer", ("fp32",))))
+    reasons = {planned.cell.backend: planned.skip_reason for planned in plan.make(mixed, Selection(), CPU).cells}
+    assert reasons[own_config.backend] is None
+    assert reasons["chainer"] == f"backend chainer needs the package chainer: {INSTALL_LADDER}"
 
 
 @pytest.mark.parametrize(

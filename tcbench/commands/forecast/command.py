@@ -93,6 +93,7 @@ def _forecast(gpu: str, chosen: Selection, fresh: bool, quiet: bool) -> Forecast
     card = gpus.load(gpu)
     _, device = absent_device(card)
     planned = plan.make(scenario.load(chosen.scenario or "naruse2018"), chosen, device, remote=True)
+    plan.require_ladder(device, (cell.cell.backend for cell in planned.cells))
     with stages(quiet, lambda: _KEPT) as advance:
         return forecasts.forecast(planned, card, fresh=fresh, progress=advance)
 

@@ -221,7 +221,7 @@ def _probed(build: Build, option: str) -> Build:
     if answer.code:
         raise BuildError(
             f"{option}: {python} cannot run tcbench in {build.folder}: {answer.last_line}; "
-            f"install it there: {python} -m pip install tcbench"
+            f"install it there, in a checkout of tcbench: {python} -m pip install ."
         )
     parent, *abilities = (answer.stdout.splitlines() or [""])[-1].split() or [""]
     if parent != str(os.getpid()):

@@ -10,6 +10,7 @@ from command import next_steps, tcbench
 from factories import make_record
 
 from tcbench.commands.run import command as running
+from tcbench.core.packages import Package
 from tcbench.core.record import Cell
 from tcbench.core.timeline import Span, Timeline
 from tcbench.engine import backends
@@ -99,6 +100,7 @@ def test_the_next_steps_are_in_the_cells_own_setting(tmp_path, monkeypatch, chan
     assert (profile, report) == (["profile", "fp32", cell.scenario, *run[4:]], ["report", "--out", "mine"])
     plans: list[Plan] = []
     monkeypatch.setattr(running, "_show_plan", lambda plan, *_: plans.append(plan))
+    monkeypatch.setattr(Package, "is_installed", lambda _: True)  # it plans only
     assert tcbench(tmp_path, *run, "--dry-run").code == 0
     [planned] = [planned.cell for plan in plans for planned in plan.cells]
     assert f"+ {planned.config.removeprefix('fp32+')}" in done.out

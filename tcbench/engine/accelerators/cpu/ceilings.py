@@ -4,6 +4,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+from tcbench.core.packages import ML_DTYPES
 from tcbench.engine.accelerators.ceilings import launches, least_s, product
 from tcbench.engine.clock import HostClock
 from tcbench.hardware import machine
@@ -19,14 +20,13 @@ COPY_BYTES = 256 * 2**20
 def measure(threads: int, size: int = PRODUCT_SIZE, n_bytes: int = COPY_BYTES, rounds: int = ROUNDS) -> dict[str, Any]:
     """Measure the host's FLOP/s by dtype and its memory bandwidth.
 
-    FLOP/s: products of two size x size matrices (2 size^3 FLOP), in float32 and, if oneDNN loads, in both 16-bit
-    dtypes. Bandwidth: the fastest of four passes over arrays of `n_bytes` by all threads, since CPUs that fetch a cache
-    line before they overwrite it move a third more for a copy than STREAM counts, and some read faster than they write.
-    """
+    FLOP/s: products of two size x size matrices (2 size^3 FLOP), in float32 and, with the extra `ladder` and if oneDNN
+    loads, in both 16-bit dtypes. Bandwidth: the fastest of four passes over arrays of `n_bytes` by all threads, since
+    CPUs that fetch a cache line before they overwrite it move a third more for a copy than STREAM counts, and some read
+    faster than they write."""
     import numpy as np
 
     from tcbench.engine.accelerators.cpu.onednn import library
-    from tcbench.engine.accelerators.cpu.onednn.accelerator import OneDnnAccelerator
 
     a = np.random.default_rng(0).standard_normal((size, size), dtype=np.float32)
     b, c = a.T.copy(), np.empty_like(a)
@@ -51,7 +51,9 @@ def measure(threads: int, size: int = PRODUCT_SIZE, n_bytes: int = COPY_BYTES, r
     }
     arrays_moved = {"copy": 2, "scale": 2, "greater": 3, "greatest": 1}
     works = {"fp32": product(size, "float32")}
-    if not library.problem():
+    if ML_DTYPES.is_installed() and not library.problem():
+        from tcbench.engine.accelerators.cpu.onednn.accelerator import OneDnnAccelerator
+
         works |= {"fp16": product(size, "float16"), "bf16": product(size, "bfloat16")}
         runs |= launches(works, OneDnnAccelerator(threads))
     times_s = least_s(runs, HostClock(), rounds)

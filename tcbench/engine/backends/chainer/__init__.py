@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from tcbench.core.packages import LADDER
 from tcbench.core.record import Cell
 from tcbench.engine.accelerators.device import OpenDevice, device_kinds
 from tcbench.engine.backends.chainer.rungs import RUNGS as RUNGS
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
     from tcbench.engine.feeds.base import Feed
     from tcbench.engine.feeds.spec import FeedSpec
 
-DEVICES = {name: kind.packages for name, kind in device_kinds().items()}
+DEVICES = {name: (*LADDER, *kind.packages) for name, kind in device_kinds().items()}
 PACKAGES = (
     *("chainer", "numpy", "scipy", *INPUT_PACKAGES),
     *(name for kind in device_kinds().values() for name in kind.distributions),

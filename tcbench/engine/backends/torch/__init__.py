@@ -4,7 +4,7 @@ operations, and rungs that PyTorch users commonly apply. Importing this module i
 from typing import Any
 
 from tcbench.core.errors import SelectionError
-from tcbench.core.packages import Package
+from tcbench.core.packages import ML_DTYPES, Package
 from tcbench.core.record import Cell
 from tcbench.engine.accelerators.device import OpenDevice
 from tcbench.engine.backends.torch.rungs import RUNGS as RUNGS
@@ -12,8 +12,8 @@ from tcbench.engine.feeds.rungs import INPUT_PACKAGES
 from tcbench.engine.session import Session
 
 DEVICES = {
-    "cpu": (Package("torch", "uv pip install torch --torch-backend=cpu"),),
-    "cuda": (Package("torch", "uv sync --extra cuda13 --extra torch"),),
+    "cpu": (Package("torch", "uv pip install torch --torch-backend=cpu"), ML_DTYPES),
+    "cuda": (Package("torch", "uv sync --extra cuda13 --extra torch"), ML_DTYPES),
 }
 PACKAGES = ("torch", "numpy", *INPUT_PACKAGES, "nvidia-cudnn-cu12", "nvidia-cudnn-cu13", "triton")
 
