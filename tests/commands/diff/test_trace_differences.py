@@ -2,12 +2,16 @@
 
 import json
 import math
+from dataclasses import replace
 
 import planted_traces
 import pytest
 from command import tcbench
 from timelines import talk
+from training_traces import launch, make_trace
 
+from tcbench.analysis.trace_verdict import judge
+from tcbench.show.trace_report import labelled_times
 from tcbench.tracing import perfetto
 
 
@@ -27,6 +31,12 @@ def test_the_parts_of_every_level_add_up_to_the_change_of_the_step(tmp_path, tra
     for level in cell["levels"]:
         assert math.fsum(part["share"] for part in [*level["parts"], level["rest"]]) == pytest.approx(1)
     assert abs(cell["levels"][0]["rest"]["change_s"]) < 1e-12
+
+
+def test_the_times_of_the_first_level_divide_the_window_with_recomputation_too():
+    verdict = judge(make_trace([launch(1, 100, 200, 300), launch(2, 110, 400, 500)]))
+    verdict = replace(verdict, recomputation_ns=60, exposed_ns=30)
+    assert sum(time_ns for _, time_ns in labelled_times(verdict, 0.0)) == verdict.window_ns == 300
 
 
 def test_the_lines_name_what_changed_most_and_no_rest_where_there_is_none(tmp_path, traces):
