@@ -142,7 +142,7 @@ def signature(name: str) -> str:
         depth += (character == "<") - (character == ">")
         if character == " " and depth == 0:
             begin = place + 1
-    return text[begin:] or text
+    return re.sub(r"[][(){}]", "", text[begin:] or text).strip()
 
 
 def _demangled(name: str) -> str:

@@ -33,7 +33,8 @@ def diff(
     *,
     base: str = typer.Argument(
         metavar="BASE",
-        help="A timeline of `tcbench profile`, a trace of PyTorch's profiler, a file of records, or the id of a run.",
+        help="A timeline of `tcbench profile`, a trace of PyTorch's profiler or Nsight Systems, a file of records, or "
+        "the id of a run.",
     ),
     current: str | None = typer.Argument(None, metavar="CURRENT", help="The same. Default, with --to: BASE itself."),
     chosen: Selection,

@@ -33,7 +33,7 @@ def report(
     context: typer.Context,
     results: list[str] | None = options.results_argument(
         ", timelines of `tcbench profile`, or a document of `tcbench numerics`. Those next to the records are shown "
-        "too. Or traces of PyTorch's profiler, which have a page of their own"
+        "too. Or traces of PyTorch's profiler or Nsight Systems, which have a page of their own"
     ),
     output: Path | None = options.output_option("An .html file. Default: next to the results."),
     compare: str | None = options.GENERAL.option(
