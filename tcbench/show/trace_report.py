@@ -191,10 +191,10 @@ def advice_table(judged: JudgedTrace) -> Table[TraceAdvice]:
     verdict = judged.verdict
     return Table(
         [
-            Column("change", lambda advice: _CHANGES[advice.change][0]),
+            Column("change", lambda advice: _CHANGES[advice.change][0], wraps=True),
             Column("share", lambda advice: verdict.share(advice.at_most_ns), SHARE),
             Column("time", lambda advice: _seconds(verdict, advice.at_most_ns), SECONDS),
-            Column("because", lambda advice: evidence(advice, verdict)),
+            Column("because", lambda advice: evidence(advice, verdict), wraps=True),
             Column("talk", lambda advice: f"slide {slide}" if (slide := _CHANGES[advice.change][1]) else ""),
         ],
         judged.advice,

@@ -52,7 +52,7 @@ def _sections(
     """Yield the sections about a trace, those with something in them."""
     verdict = judged.verdict
     per_step = " per step" if verdict.n_steps else ""
-    of_trace = f" of {judged.path.name}" if traces > 1 else ""
+    of_trace = f": {judged.path.name}" if traces > 1 else ""
 
     def section(name: str, title: str, *blocks: AnyBlock) -> Section:
         return Section(f"{name}-{place}", title + of_trace, blocks)
@@ -70,6 +70,8 @@ def _sections(
     yield section("timeline", "Phases and timeline", timeline)
     longest = replace(kernel_table(verdict, _MOST_KERNELS), caption=f"Kernels and copies{per_step}")
     if longest.rows:
+        name, *figures = longest.columns
+        longest = replace(longest, columns=[replace(name, wraps=True), *figures])
         more = len(kernel_times(verdict.window)) - _MOST_KERNELS
         left_out = (f"{more} shorter ones are left out.",) if more > 0 else ()
         yield section("kernels", "Kernels", Data(longest, notes=left_out))
