@@ -25,8 +25,6 @@ from tcbench.core.text import plain
 from tcbench.core.training_trace import NO_CORRELATION, Collective, Overhead, ThreadKey, TrainingTrace, UserRange
 from tcbench.tracing import json_stream
 
-FORMAT = "PyTorch's profiler"
-
 MOST_BYTES = 2 << 30
 """The default limit of a trace's size when unpacked."""
 
@@ -199,7 +197,7 @@ class _Builder:
         """Return the trace of all events so far."""
         activities = _with_processes(self._activities, self._calls)
         return TrainingTrace(
-            format=FORMAT,
+            source="pytorch",
             device_name=self._device_name or "GPU of unknown name",
             begin_ns=self._begin_ns,
             end_ns=self._end_ns,
