@@ -11,6 +11,7 @@ PyTorch runs the backward pass of a CPU on the thread that called it. Its phase 
 automatic differentiation to the next, as long as no other operator begins in between.
 """
 
+import bisect
 import itertools
 import re
 from collections.abc import Sequence
@@ -69,6 +70,7 @@ def judge_training(trace: TrainingTrace) -> TraceVerdict | None:
     return TraceVerdict(
         window=window,
         gaps=tuple(gaps),
+        clocks_differ=False,
         limit="cannot be told" if not work else "compute-bound" if limit == "gpu-bound" else limit,
         device_name="CPU",
         source=window.source,
@@ -121,10 +123,11 @@ def _host_phases(trace: TrainingTrace, window: Window, work: _Times) -> tuple[Ph
         [*ranges, *((*part, BACKWARD) for part in _times(backward)), *((*part, OUTSIDE) for part in _times(rest))]
     )
     names, times = [name for _, _, name in parts], [(begin, end) for begin, end, _ in parts]
-    operators = intervals.union(time for thread_times in trace.operators.values() for time in thread_times)
-    begins = [(begin, begin + 1) for begin, _ in operators]
+    begins = sorted(begin for thread_times in trace.operators.values() for begin, _ in thread_times)
     work_ns = summed(zip(names, intervals.covered(times, work), strict=True))
-    counts = summed(zip(names, intervals.covered(times, begins), strict=True))
+    counts = summed(
+        (name, bisect.bisect_left(begins, end) - bisect.bisect_left(begins, begin)) for begin, end, name in parts
+    )
     all_ns = summed((name, end - begin) for begin, end, name in parts)
     return tuple(
         PhaseShare(name, round(counts[name]), round(work_ns[name]), round(all_ns[name] - work_ns[name]))

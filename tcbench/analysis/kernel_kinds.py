@@ -35,7 +35,10 @@ KernelKind = Literal[
 """
 
 _RULES: tuple[tuple[KernelKind, str], ...] = (
-    ("communication", r"nccl|rccl|nvshmem|oneccl|cross_device_reduce|^(?!triton_)[^<]*all_?(reduce|gather|to_?all)"),
+    (
+        "communication",
+        r"nccl|rccl|nvshmem|oneccl|cross_device_reduce|^(?!triton_)[^<]*(?<![a-z])all_?(reduce|gather|to_?all)",
+    ),
     # TorchInductor's names tell the pattern (for each, reduction, pointwise), then the fused operators.
     ("optimizer", r"^triton_for_"),
     ("normalisation", r"^triton_(red|per)_.*(norm|rsqrt|softmax|var_mean)"),
@@ -87,7 +90,7 @@ def kernel_kind(name: str) -> KernelKind:
 
 _TF32 = re.compile(r"tf32|tensorop_s1688(?!.*16_)", re.IGNORECASE)
 _LOW_PRECISION = re.compile(
-    r"f16|bf16|half|bfloat|[hsi](884|16816|1688)(?!.*tf32)|_[BH](B|H|_B|_H)|fp8|int8|e4m3", re.IGNORECASE
+    r"fp?16|half|bfloat|[hsi](884|16816|1688)(?!.*tf32)|_[BH](B|H|_B|_H)|fp8|int8|e4m3", re.IGNORECASE
 )
 _FP32 = re.compile(r"sgemm|scudnn|simt_s|f32f32|_S_?B_|<float|, float", re.IGNORECASE)
 

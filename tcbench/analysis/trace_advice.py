@@ -7,17 +7,24 @@ is claimed by neither.
 """
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
 from tcbench.analysis import intervals
 from tcbench.analysis.kernel_kinds import kernel_kind, matrix_precision
 from tcbench.analysis.trace_causes import Cover, IdleCause
-from tcbench.analysis.trace_verdict import PhaseShare, TraceVerdict, busy_time, recomputed_work
-from tcbench.core.groups import grouped
+from tcbench.analysis.trace_verdict import (
+    LEAST_ACTIVITIES,
+    PhaseShare,
+    TraceVerdict,
+    busy_time,
+    phase_name,
+    recomputed_work,
+)
+from tcbench.core.groups import grouped, summed
 from tcbench.core.recording import Activity, ApiCall
-from tcbench.core.training_trace import ThreadKey, TrainingTrace
+from tcbench.core.training_trace import ThreadKey, TrainingTrace, UserRange
 
 Change = Literal[
     "input_workers",
@@ -25,6 +32,7 @@ Change = Literal[
     "fused_optimizer",
     "cuda_graphs",
     "compile",
+    "host_pauses",
     "low_precision",
     "channels_last",
     "fused_elementwise",
@@ -44,6 +52,9 @@ UPDATE_PASSES = 3
 FUSED_OPERATORS = 50
 """An update of more outermost operators per step than this handles each parameter by itself. With fused=True, PyTorch's
 Adam runs 2, whatever the number of parameters."""
+
+LEAST_PAUSE_NS = 1_000_000
+"""Idle time of this length or more before one launch is a pause. To launch many kernels at once does not shorten it."""
 
 _LAUNCHING: tuple[IdleCause, ...] = ("launch_call", "operator", "python")
 
@@ -73,8 +84,10 @@ class TraceAdvice:
 def advise(trace: TrainingTrace, verdict: TraceVerdict, rates: PeakRates | None = None) -> tuple[TraceAdvice, ...]:
     """Return the changes that save at least `LEAST_SHARE` of the window at most, the largest first. `rates` are those
     of the trace's GPU. If they are not known, lower precision is no advice."""
+    if verdict.clocks_differ or (not verdict.n_steps and len(verdict.window.activities) < LEAST_ACTIVITIES):
+        return ()
     if verdict.is_on_cpu:
-        advice = [estimate(verdict) for estimate in HOST_ESTIMATES]
+        advice = [estimate(trace, verdict) for estimate in HOST_ESTIMATES]
     else:
         facts = _facts(trace, verdict, rates)
         advice = [estimate(facts) for estimate in ESTIMATES]
@@ -98,17 +111,27 @@ class _Facts:
     parts: Mapping[str | None, list[tuple[Activity, ApiCall | None]]]
     update_launches: frozenset[_Launch]
 
-    def idle(self, causes: Iterable[IdleCause], in_update: bool | None = None) -> tuple[int, set[_Launch]]:
-        """Return the idle time of some causes, and the launches that ended it: inside of the update, outside, or both
-        (None)."""
-        total_ns = 0
-        launches: set[_Launch] = set()
-        for gap in self.verdict.gaps:
-            launch = gap.launch and (gap.launch.process, gap.launch.correlation)
-            if gap.cause in causes and in_update in (None, launch in self.update_launches):
-                total_ns += gap.end_ns - gap.begin_ns
-                launches |= {launch} if launch else set()
-        return total_ns, launches
+    def idle(self, cause: IdleCause) -> tuple[int, int]:
+        """Return the idle time of a cause, and the number of launches that ended it."""
+        gaps = [gap for gap in self.verdict.gaps if gap.cause == cause]
+        return sum(gap.end_ns - gap.begin_ns for gap in gaps), len({gap.launch for gap in gaps if gap.launch})
+
+    def late_launches(self, in_update: bool, pauses: bool) -> tuple[int, int]:
+        """Return the idle time while the host launched late, and the number of launches that ended it: those inside or
+        outside of an update, and those after `LEAST_PAUSE_NS` of such time or more, or after less.
+
+        Idle time at the end of the window, which no launch ended, is not in it."""
+        late_ns = summed(
+            ((gap.launch.process, gap.launch.correlation), gap.end_ns - gap.begin_ns)
+            for gap in self.verdict.gaps
+            if gap.launch is not None and gap.cause in _LAUNCHING
+        )
+        chosen = [
+            time_ns
+            for launch, time_ns in late_ns.items()
+            if (launch in self.update_launches) == in_update and (time_ns >= LEAST_PAUSE_NS) == pauses
+        ]
+        return round(sum(chosen)), len(chosen)
 
     def work(self, part: str) -> tuple[int, set[_Launch]]:
         """Return the time in which nothing but the work of a part ran, and its launches."""
@@ -121,7 +144,7 @@ class _Facts:
 
 def _facts(trace: TrainingTrace, verdict: TraceVerdict, rates: PeakRates | None) -> _Facts:
     window = verdict.window
-    update_times = grouped((r.thread, (r.begin_ns, r.end_ns)) for r in trace.ranges if UPDATE_RANGE.search(r.name))
+    update_times = grouped((each.thread, (each.begin_ns, each.end_ns)) for each in update_ranges(trace))
     updates = {thread: Cover(times) for thread, times in update_times.items()}
     recomputed = recomputed_work(trace, window)
     works = list(zip(window.activities, window.launches, strict=True))
@@ -133,9 +156,19 @@ def _facts(trace: TrainingTrace, verdict: TraceVerdict, rates: PeakRates | None)
     return _Facts(trace, verdict, rates, parts, frozenset(update_launches))
 
 
+def update_ranges(trace: TrainingTrace) -> list[UserRange]:
+    """Return the ranges of updates. A range in which the backward pass runs is none: the program gave the optimizer a
+    closure that does the whole step."""
+    backward = Cover(times for thread_times in trace.backward.values() for times in thread_times)
+    ranges = [each for each in trace.ranges if UPDATE_RANGE.search(each.name)]
+    return [each for each in ranges if not backward.within(each.begin_ns, each.end_ns)]
+
+
 def _part(activity: Activity, launch: ApiCall | None, updates: Mapping[ThreadKey, Cover]) -> str | None:
     """Return the change that an activity belongs to; for low precision the precision of a matrix kernel."""
     kind = kernel_kind(activity.name) if activity.kind == "kernel" else "copy"
+    if kind == "communication":
+        return None
     cover = updates.get((launch.process, launch.thread)) if launch else None
     if launch and cover and cover.within(launch.begin_ns, launch.begin_ns + 1) and kind != "optimizer":
         return "fused_optimizer"
@@ -149,32 +182,44 @@ def _part(activity: Activity, launch: ApiCall | None, updates: Mapping[ThreadKey
 
 def input_workers(facts: _Facts) -> TraceAdvice:
     """Load the input in other processes or threads: saves at most the idle time while the host waited for input."""
-    idle_ns, launches = facts.idle(("input",))
-    return TraceAdvice("input_workers", idle_ns, idle_ns, 0, len(launches))
+    idle_ns, launches = facts.idle("input")
+    return TraceAdvice("input_workers", idle_ns, idle_ns, 0, launches)
 
 
 def fewer_synchronisations(facts: _Facts) -> TraceAdvice:
     """Let the host run ahead: saves at most the idle time while the host waited in a synchronisation."""
-    idle_ns, launches = facts.idle(("synchronisation",))
-    return TraceAdvice("fewer_synchronisations", idle_ns, idle_ns, 0, len(launches))
+    idle_ns, launches = facts.idle("synchronisation")
+    return TraceAdvice("fewer_synchronisations", idle_ns, idle_ns, 0, launches)
 
 
 def cuda_graphs(facts: _Facts) -> TraceAdvice:
     """Launch many kernels at once (CUDA graphs, torch.compile): saves at most the idle time while the host launched
-    late, without input, synchronisations and the update."""
-    idle_ns, launches = facts.idle(_LAUNCHING, in_update=False)
-    return TraceAdvice("cuda_graphs", idle_ns, idle_ns, 0, len(launches))
+    late, without input, synchronisations, the update and pauses."""
+    idle_ns, launches = facts.late_launches(in_update=False, pauses=False)
+    return TraceAdvice("cuda_graphs", idle_ns, idle_ns, 0, launches)
+
+
+def host_pauses(facts: _Facts) -> TraceAdvice:
+    """Shorten long pauses of the host, in which it does other things than to launch, such as to start up, to allocate
+    or to prepare data: saves at most the idle time in these."""
+    idle_ns, launches = facts.late_launches(in_update=False, pauses=True)
+    return TraceAdvice("host_pauses", idle_ns, idle_ns, 0, launches)
 
 
 def fused_optimizer(facts: _Facts) -> TraceAdvice:
     """Update all parameters with one kernel: saves at most the idle time before the update's kernels, and the time of
-    these kernels above `UPDATE_PASSES` transfers of the parameters, whose size is that of the all-reduced gradients.
+    these kernels above `UPDATE_PASSES` transfers of the parameters, whose size is that of the gradients: of what the
+    backward pass all-reduces over all ranks.
     Nothing is subtracted if the trace does not have their size, or if the memory's rate is unknown."""
-    idle_ns, _ = facts.idle(_LAUNCHING, in_update=True)
+    idle_ns = sum(facts.late_launches(in_update=True, pauses=pauses)[0] for pauses in (False, True))
     work_ns, launches = facts.work("fused_optimizer")
     begin_ns, end_ns = facts.verdict.window.begin_ns, facts.verdict.window.end_ns
-    all_reduces = [each for each in facts.trace.collectives if each.is_all_reduce]
-    n_bytes = sum(each.bytes for each in all_reduces if begin_ns <= each.begin_ns < end_ns)
+    n_bytes = sum(
+        each.bytes
+        for each in facts.trace.collectives
+        if each.is_all_reduce and each.ranks == facts.trace.ranks and each.thread in facts.trace.backward
+        if begin_ns <= each.begin_ns < end_ns
+    )
     least_ns = UPDATE_PASSES * n_bytes / facts.rates.memory_bytes_per_s * 1e9 if facts.rates else 0.0
     at_most_ns = idle_ns + max(0, round(work_ns - least_ns))
     return TraceAdvice("fused_optimizer", at_most_ns, idle_ns, work_ns, len(launches))
@@ -208,10 +253,14 @@ def fused_elementwise(facts: _Facts) -> TraceAdvice:
 
 def overlap_communication(facts: _Facts) -> TraceAdvice:
     """Communicate while the GPU computes: saves at most the exposed communication, and at most the work that no
-    communication overlaps with, because a longer one stays exposed."""
+    communication overlaps with and no other change removes, because there is no more time to communicate in."""
     verdict = facts.verdict
     free_ns = verdict.work_ns - (verdict.communication_ns - verdict.exposed_ns)
-    return TraceAdvice("overlap_communication", min(verdict.exposed_ns, free_ns), 0, verdict.exposed_ns, 0)
+    removed_ns = sum(
+        estimate(facts).work_ns for estimate in (fused_optimizer, low_precision, channels_last, fused_elementwise)
+    )
+    at_most_ns = max(0, min(verdict.exposed_ns, free_ns - removed_ns))
+    return TraceAdvice("overlap_communication", at_most_ns, 0, verdict.exposed_ns, 0)
 
 
 def keep_activations(facts: _Facts) -> TraceAdvice:
@@ -225,6 +274,7 @@ ESTIMATES: tuple[Callable[[_Facts], TraceAdvice], ...] = (
     fewer_synchronisations,
     fused_optimizer,
     cuda_graphs,
+    host_pauses,
     low_precision,
     channels_last,
     fused_elementwise,
@@ -237,36 +287,49 @@ ESTIMATES: tuple[Callable[[_Facts], TraceAdvice], ...] = (
 # -- on a CPU
 
 
-def host_input_workers(verdict: TraceVerdict) -> TraceAdvice:
+def host_input_workers(_trace: TrainingTrace, verdict: TraceVerdict) -> TraceAdvice:
     """Load the input in other processes: saves at most the wait for input."""
     return TraceAdvice("input_workers", verdict.causes["input"], verdict.causes["input"], 0, 0)
 
 
-def host_fused_optimizer(verdict: TraceVerdict) -> TraceAdvice:
+def host_fused_optimizer(trace: TrainingTrace, verdict: TraceVerdict) -> TraceAdvice:
     """Update all parameters with one operator: saves at most the time of updates that run more than `FUSED_OPERATORS`
     operators per step."""
-    updates = _unfused_updates(verdict)
+    updates = _unfused_updates(trace, verdict)
     idle_ns, work_ns = sum(phase.idle_ns for phase in updates), sum(phase.work_ns for phase in updates)
     launches = sum(phase.launches for phase in updates)
     return TraceAdvice("fused_optimizer", idle_ns + work_ns, idle_ns, work_ns, launches)
 
 
-def host_compile(verdict: TraceVerdict) -> TraceAdvice:
-    """Run fewer operators from Python (torch.compile): saves at most the time outside of operators, without such
-    updates."""
-    idle_ns = max(0, verdict.causes["python"] - sum(phase.idle_ns for phase in _unfused_updates(verdict)))
-    idle_ns *= verdict.launches > 0  # without operators, nothing is known to be compiled
+def host_compile(trace: TrainingTrace, verdict: TraceVerdict) -> TraceAdvice:
+    """Run fewer operators from Python (torch.compile): saves at most the time between operators, without such updates
+    and pauses."""
+    updates_ns = sum(phase.idle_ns for phase in _unfused_updates(trace, verdict))
+    between_ns = sum(length_ns for length_ns in _python_ns(verdict) if length_ns < LEAST_PAUSE_NS)
+    idle_ns = max(0, between_ns - updates_ns) if verdict.launches else 0
     return TraceAdvice("compile", idle_ns, idle_ns, 0, verdict.launches)
 
 
-def _unfused_updates(verdict: TraceVerdict) -> list[PhaseShare]:
+def host_long_pauses(_trace: TrainingTrace, verdict: TraceVerdict) -> TraceAdvice:
+    """Shorten long pauses without an operator: saves at most their time."""
+    pauses = [length_ns for length_ns in _python_ns(verdict) if length_ns >= LEAST_PAUSE_NS]
+    return TraceAdvice("host_pauses", sum(pauses), sum(pauses), 0, len(pauses))
+
+
+def _python_ns(verdict: TraceVerdict) -> list[int]:
+    return [gap.end_ns - gap.begin_ns for gap in verdict.gaps if gap.cause == "python"]
+
+
+def _unfused_updates(trace: TrainingTrace, verdict: TraceVerdict) -> list[PhaseShare]:
     most = FUSED_OPERATORS * (verdict.n_steps or 1)
-    return [phase for phase in verdict.phases if UPDATE_RANGE.search(phase.name) and phase.launches > most]
+    names = {phase_name(each.name) for each in update_ranges(trace)}
+    return [phase for phase in verdict.phases if phase.name in names and phase.launches > most]
 
 
-HOST_ESTIMATES: tuple[Callable[[TraceVerdict], TraceAdvice], ...] = (
+HOST_ESTIMATES: tuple[Callable[[TrainingTrace, TraceVerdict], TraceAdvice], ...] = (
     host_input_workers,
     host_fused_optimizer,
     host_compile,
+    host_long_pauses,
 )
 """The estimates of all changes for a CPU."""

@@ -3,7 +3,8 @@
 Every idle nanosecond of the window has exactly one cause. The activity that ends a gap decides:
 
 - its launch is not in the trace: `unknown`
-- the host called its launch before the gap began: `stream_wait` if the last work before the gap was on another stream
+- the host called its launch before the gap began: `launch_call` until the call returns if that takes unusually long
+  (see `LONG_CALL`), else `stream_wait` if the last work before the gap was on another stream
   and the launched work could have begun by then (see `launch_latency_ns`), else `dispatch`
 - otherwise the time up to the launch belongs to what the launching thread did: the first of `synchronisation`, `input`,
   `launch_call` and `operator` that it was in, else `python`. The time from the launch to the begin of the work is
@@ -35,6 +36,9 @@ _MARKED_CAUSES: tuple[HostCause, ...] = ("synchronisation", "input", "launch_cal
 LONG_LATENCY = 5.0
 """Launched work that begins later than this multiple of the usual latency waited for something else."""
 
+LONG_CALL = 10.0
+"""A launching call that lasts longer than this multiple of the median call holds its work back until it returns."""
+
 INPUT_RANGE = re.compile(
     r"enumerate\(DataLoader\)|data_?loader|\b(load|loading|next|get|fetch|wait_for)[ _]?(batch|data|input)"
     r"|\b(batch|data|input)[ _]?(load|loading|fetch|wait)|^\W*(io|input)\W*$",
@@ -59,10 +63,15 @@ class IdleGap:
 
 def idle_gaps(trace: TrainingTrace, window: Window) -> Iterator[IdleGap]:
     """Yield the idle time of the window's device in order, with its causes."""
-    host, latency_ns = _Host(trace, window), launch_latency_ns(window)
+    host, latency_ns, long_call_ns = _Host(trace, window), launch_latency_ns(window), _long_call_ns(window)
     for begin, end, last_stream, activity, launch in _raw_gaps(window):
         if launch is None:
             yield IdleGap(begin, end, "unknown", None)
+        elif launch.begin_ns <= begin < launch.end_ns and launch.end_ns - launch.begin_ns > long_call_ns:
+            returned = min(launch.end_ns, end)
+            yield IdleGap(begin, returned, "launch_call", launch)
+            if returned < end:
+                yield IdleGap(returned, end, "dispatch", launch)
         elif launch.begin_ns <= begin:
             could_begin = launch.end_ns + latency_ns <= begin
             waited = last_stream not in (None, activity.stream) and could_begin
@@ -83,6 +92,12 @@ def launch_latency_ns(window: Window) -> float:
         if launch is not None and begin < launch.begin_ns and launch.end_ns <= end
     ]
     return statistics.median(latencies) if latencies else 0.0
+
+
+def _long_call_ns(window: Window) -> float:
+    """Return the time above which a launching call did more than to launch, such as to load a module."""
+    lengths = [launch.end_ns - launch.begin_ns for launch in window.launches if launch is not None]
+    return LONG_CALL * statistics.median(lengths) if lengths else 0.0
 
 
 def _raw_gaps(window: Window) -> Iterator[tuple[int, int, int | None, Activity, ApiCall | None]]:

@@ -6,6 +6,7 @@ sums of these. It therefore cannot contradict them.
 """
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal
@@ -13,7 +14,7 @@ from typing import Literal
 from tcbench.analysis import intervals
 from tcbench.analysis.kernel_kinds import kernel_kind
 from tcbench.analysis.trace_causes import Cover, IdleCause, IdleGap, idle_gaps, total_causes
-from tcbench.analysis.trace_window import StepSource, Window, find_window
+from tcbench.analysis.trace_window import StepSource, Window, find_window, repeated_name
 from tcbench.core.recording import Activity, ApiCall
 from tcbench.core.training_trace import Collective, Overhead, TrainingTrace
 
@@ -26,6 +27,9 @@ HOST_CAUSES: tuple[IdleCause, ...] = ("synchronisation", "launch_call", "operato
 
 BALANCED_ABOVE = 0.95
 """The limit is balanced if the second largest share is more than this part of the largest."""
+
+MOST_EARLY = 0.01
+"""The largest share of launched work that may begin before its launch, in a trace with one clock."""
 
 LEAST_ACTIVITIES = 2
 """A window without steps that has less work of the GPU than this does not tell a limit."""
@@ -56,6 +60,7 @@ class TraceVerdict:
       recomputation of activations that overlaps with no other work and no communication.
     - `recording_ns`: the length of the whole recording; `devices`: the number of GPUs in it, 0 if the CPU computes.
     - `launches`: the calls that launched the work of the window; on a CPU the outermost operators.
+    - `clocks_differ`: work begins before its launch, so that the causes of idle time are not known.
     - `window`, `gaps`: the window that was judged, and its idle time.
     - `bus_bytes_per_s`: the bus bandwidth of the largest all-reduces, None if their sizes are not in the trace.
     """
@@ -63,6 +68,7 @@ class TraceVerdict:
     window: Window
     gaps: tuple[IdleGap, ...]
     limit: TraceLimit
+    clocks_differ: bool
     device_name: str
     source: StepSource
     step_name: str
@@ -126,14 +132,17 @@ def judge(trace: TrainingTrace) -> TraceVerdict | None:
     )
     gaps = tuple(idle_gaps(trace, window))
     causes = total_causes(gaps)
-    launched = {(launch.process, launch.correlation) for launch in window.launches if launch is not None}
     limit = largest_limit(work_ns + busy_ns - progress_ns, progress_ns - work_ns, causes)
+    launched = [(each, launch) for each, launch in zip(window.activities, window.launches, strict=True) if launch]
+    early = sum(each.begin_ns < launch.begin_ns for each, launch in launched)
+    clocks_differ = early > MOST_EARLY * len(launched)
     is_too_little = not window.steps and len(window.activities) < LEAST_ACTIVITIES
     return TraceVerdict(
         window=window,
         gaps=gaps,
-        limit="cannot be told" if is_too_little else limit,
-        device_name=trace.device_name,
+        limit="cannot be told" if is_too_little or clocks_differ else limit,
+        clocks_differ=clocks_differ,
+        device_name=trace.device_names.get(window.device, trace.device_name),
         source=window.source,
         step_name=window.step_name,
         n_steps=len(window.steps),
@@ -145,7 +154,7 @@ def judge(trace: TrainingTrace) -> TraceVerdict | None:
         exposed_ns=progress_ns - work_ns,
         recomputation_ns=busy_ns - progress_ns,
         causes=causes,
-        launches=len(launched),
+        launches=len({(launch.process, launch.correlation) for _, launch in launched}),
         phases=_phases(trace, window, gaps),
         bus_bytes_per_s=_bus_bandwidth(trace, window),
         overheads=trace.overheads,
@@ -243,7 +252,12 @@ def outermost_ranges(trace: TrainingTrace, window: Window) -> list[tuple[int, in
         inside = bounds[step][0] <= user_range.begin_ns and user_range.end_ns <= bounds[step][1]
         if inside and (user_range.begin_ns, user_range.end_ns) != bounds[step]:
             outermost.append((user_range.begin_ns, user_range.end_ns, phase_name(user_range.name)))
-    return outermost
+    # A name that has a number of its own in each step is one phase.
+    counts = Counter(name for _, _, name in outermost)
+    return [
+        (begin, end, repeated_name(name) if counts[name] == 1 and len(bounds) > 1 else name)
+        for begin, end, name in outermost
+    ]
 
 
 def phase_name(range_name: str) -> str:

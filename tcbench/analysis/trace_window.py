@@ -18,7 +18,7 @@ from typing import Literal
 
 from tcbench.core.groups import grouped
 from tcbench.core.recording import Activity, ApiCall
-from tcbench.core.training_trace import NO_CORRELATION, ThreadKey, TrainingTrace, UserRange
+from tcbench.core.training_trace import NO_CORRELATION, ThreadKey, TrainingTrace
 
 StepSource = Literal["profiler", "range", "optimizer", "none"]
 """The marks that steps were found by, as listed above; "none" if there are no steps."""
@@ -61,7 +61,7 @@ class Window:
 
 def find_window(trace: TrainingTrace) -> Window | None:
     """Return the window of the device with the most work, or None if the trace has no work of a GPU."""
-    calls = {(call.process, call.correlation): call for call in trace.calls if call.correlation != NO_CORRELATION}
+    calls = _calls_by_correlation(trace)
     device_activities = grouped((activity.device, activity) for activity in trace.activities)
     if not device_activities:
         return None
@@ -100,6 +100,16 @@ def find_window(trace: TrainingTrace) -> Window | None:
     return Window(begin_ns, end_ns, device, source, name, tuple(steps), main, shown_activities, shown_launches)
 
 
+def _calls_by_correlation(trace: TrainingTrace) -> dict[tuple[int, int], ApiCall]:
+    """Return the calls by process and correlation, without correlations that several calls of a process have: which of
+    these launched a work is not known."""
+    calls: dict[tuple[int, int], ApiCall | None] = {}
+    for call in trace.calls:
+        key = call.process, call.correlation
+        calls[key] = None if key in calls or call.correlation == NO_CORRELATION else call
+    return {key: call for key, call in calls.items() if call is not None}
+
+
 _Steps = tuple[StepSource, str, Sequence[tuple[int, int]], ThreadKey]
 
 
@@ -113,7 +123,7 @@ def find_steps(trace: TrainingTrace, launch_times: Sequence[int]) -> _Steps:
         return "profiler", "ProfilerStep", _disjoint(times), main
     best: tuple[int, int, _Steps] | None = None
     for (name, thread), ranges in grouped(
-        ((_repeated_name(r), r.thread), r) for r in trace.ranges if not _OPTIMIZER.match(r.name)
+        ((repeated_name(r.name), r.thread), r) for r in trace.ranges if not _OPTIMIZER.match(r.name)
     ).items():
         times = [(each.begin_ns, each.end_ns) for each in ranges]
         if len(times) < LEAST_REPEATS or list(_disjoint(times)) != times:
@@ -125,10 +135,11 @@ def find_steps(trace: TrainingTrace, launch_times: Sequence[int]) -> _Steps:
                 best = inside, length_ns, ("range", name, times, thread)
     if best is not None:
         return best[2]
-    updates = [each for each in trace.ranges if _UPDATE.match(each.name)]
+    updates = grouped(((each.name, each.thread), each) for each in trace.ranges if _UPDATE.match(each.name))
     if updates:
-        main = updates[0].thread
-        ends = sorted({each.end_ns for each in updates if each.thread == main})
+        # A program may have several optimizers, each with its own name, and one may call another.
+        name, main = max(updates, key=lambda key: len(updates[key]))
+        ends = sorted({each.end_ns for each in updates[name, main]})
         if len(ends) > LEAST_REPEATS:
             return "optimizer", "Optimizer.step", list(itertools.pairwise(ends)), main
     launchers = grouped(((call.process, call.thread), call) for call in trace.calls)
@@ -136,9 +147,9 @@ def find_steps(trace: TrainingTrace, launch_times: Sequence[int]) -> _Steps:
     return "none", "", (), main
 
 
-def _repeated_name(user_range: UserRange) -> str:
+def repeated_name(name: str) -> str:
     """Return the name of a range without its number: "step 12" and "step 13" are one name."""
-    return re.sub(r"\d+", "N", user_range.name)
+    return re.sub(r"\d+", "N", name)
 
 
 def _disjoint(times: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:

@@ -57,7 +57,8 @@ class Collective(msgspec.Struct, frozen=True):
 class TrainingTrace:
     """A trace of one process or several.
 
-    - `source`: the profiler that recorded it.
+    - `format`: the words that name the format to users, such as "PyTorch's profiler".
+    - `device_name`: the name of the first GPU; `device_names`: those of the GPUs whose numbers are known.
     - `begin_ns`, `end_ns`: the extent of the whole recording.
     - `activities`: the work of all GPUs, sorted by its begin.
     - `operators`: per thread the time in the framework's operators, as sorted disjoint intervals.
@@ -69,7 +70,7 @@ class TrainingTrace:
     - `invalid_events`: the number of events that were left out because they end before they begin.
     """
 
-    source: Literal["pytorch", "nsys"]
+    format: str
     device_name: str
     begin_ns: int
     end_ns: int
@@ -77,6 +78,7 @@ class TrainingTrace:
     calls: tuple[ApiCall, ...]
     ranges: tuple[UserRange, ...]
     operators: Mapping[ThreadKey, tuple[tuple[int, int], ...]]
+    device_names: Mapping[int, str] = field(default_factory=dict)
     backward: Mapping[ThreadKey, tuple[tuple[int, int], ...]] = field(default_factory=dict)
     recomputation: Mapping[ThreadKey, tuple[tuple[int, int], ...]] = field(default_factory=dict)
     collectives: tuple[Collective, ...] = ()
@@ -89,5 +91,6 @@ class TrainingTrace:
 
     @property
     def is_on_cpu(self) -> bool:
-        """Whether the program trained on the CPU: it ran operators, and nothing in the trace shows an accelerator."""
-        return bool(self.operators) and not self.shows_accelerator
+        """Whether the program trained on the CPU: it ran operators or ranges, and nothing in the trace shows an
+        accelerator."""
+        return bool(self.operators or self.ranges) and not self.shows_accelerator

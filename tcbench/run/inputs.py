@@ -27,6 +27,9 @@ TIMELINES = (".json", ".json.gz", ".sqlite", ".nsys-rep", ".qdrep", ".qdstrm")
 PROFILES = "profile-*.json.gz"
 """The pattern of the timeline files that `tcbench profile` writes beside records."""
 
+HANDLER_TRACES = "*.pt.trace.json*"
+"""The pattern of the files that PyTorch's `tensorboard_trace_handler` writes."""
+
 _START_TIME = re.compile(r"(?:^|-)(\d{8}-\d{6})(?:-(\d+))?(?:_.*)?$")
 """The end of a run's file name: start time (UTC), a number if several runs started in that second, and a label."""
 
@@ -237,15 +240,24 @@ def split_timelines(paths: Iterable[Path]) -> tuple[list[Path], list[Path]]:
 
 
 def split_profiler_traces(names: Iterable[str] | None) -> tuple[list[Path], list[str] | None]:
-    """Split names into traces of other profilers and all others; None stays None."""
+    """Split names into traces of other profilers and all others; None stays None. A folder without records stands for
+    the traces that PyTorch's `tensorboard_trace_handler` wrote to it."""
     from tcbench import tracing
+    from tcbench.core.store import SUFFIX
 
     if names is None:
         return [], None
-    names = list(names)
-    files_named = {name: Path(name) for name in names if name.lower().endswith(TIMELINES) and Path(name).is_file()}
-    traces = {name: path for name, path in files_named.items() if tracing.is_training(path)}
-    return list(traces.values()), [name for name in names if name not in traces]
+    traces: list[Path] = []
+    other_names: list[str] = []
+    for name in names:
+        path = Path(name)
+        if path.is_dir() and (handled := sorted(path.glob(HANDLER_TRACES))) and not any(path.rglob(f"*{SUFFIX}")):
+            traces += handled
+        elif name.lower().endswith(TIMELINES) and path.is_file() and tracing.is_training(path):
+            traces.append(path)
+        else:
+            other_names.append(name)
+    return traces, other_names
 
 
 def split_numerics(paths: Sequence[Path]) -> tuple[list[Path], list[Path]]:

@@ -29,12 +29,13 @@ def judge_file(path: Path, most_bytes: int = tracing.MOST_BYTES) -> JudgedTrace:
     verdict = judge_training(trace)
     if verdict is None:
         raise tracing.without_work(path, trace)
-    return JudgedTrace(path, trace, verdict, advise(trace, verdict, published_rates(trace.device_name)))
+    return JudgedTrace(path, trace, verdict, advise(trace, verdict, published_rates(verdict.device_name)))
 
 
 def published_rates(device_name: str) -> PeakRates | None:
     """Return the published peak rates of the GPU whose short name, such as "A100", is a word of a device's name; None
-    if there is no property file for it. Boards and memory sizes of a GPU differ little in these rates."""
+    if there is no property file for it. The file is that of the fastest board of this name: on another one, less can be
+    saved, so that the estimates stay upper bounds."""
     words = re.split(r"\W+", device_name.upper())
     peaks = next((timing_model(gpus.load(name)).peaks for name in gpus.NAMES if name in words), None)
     return None if peaks is None else PeakRates(peaks.flops_s, peaks.bandwidth_bytes_s)

@@ -11,7 +11,7 @@ from tcbench.core.training_trace import Overhead
 from tcbench.run.training_traces import JudgedTrace
 from tcbench.show.document import document
 from tcbench.show.format import counted, listed, milliseconds, number, percent
-from tcbench.show.tables import NUMBER, SECONDS, SHARE, Column, Screen, Table
+from tcbench.show.tables import SECONDS, SHARE, Column, Kind, Screen, Table
 
 LEAST_SHARE = 0.0005
 """The smallest share that has a line."""
@@ -51,9 +51,10 @@ _OVERHEADS: Mapping[Overhead, str] = {
 _CHANGES: Mapping[Change, tuple[str, int | None]] = {
     "input_workers": ("load the input in more workers (DataLoader's num_workers, DALI)", 21),
     "fewer_synchronisations": ("synchronise less often (.item(), .cpu(), printing the loss)", None),
-    "fused_optimizer": ("update all parameters at once (the optimizer's fused=True)", 24),
+    "fused_optimizer": ("update many parameters at once (fused=True or foreach=True, if the optimizer has it)", 24),
     "cuda_graphs": ("launch many kernels at once (CUDA graphs, torch.compile)", 31),
     "compile": ("run fewer operators from Python (torch.compile)", None),
+    "host_pauses": ("shorten long pauses of the host (start-up, allocation, preparation of data)", None),
     "low_precision": ("compute in fp16 or bf16 on Tensor Cores (torch.autocast)", 14),
     "channels_last": ("keep activations in NHWC (memory_format=torch.channels_last)", 26),
     "fused_elementwise": ("fuse normalisation, additions and activations (torch.compile)", 25),
@@ -117,9 +118,8 @@ def step_line(verdict: TraceVerdict) -> str:
         )
     source = _SOURCES[verdict.source] + (f" '{verdict.step_name}'" if verdict.source == "range" else "")
     steps = counted(verdict.n_steps, "step")
-    launches = number(verdict.launches_per_step or 0.0)
-    noun = "operators" if verdict.is_on_cpu else "launches"
-    return f"{steps} of {milliseconds(verdict.step_ns * 1e-9)}, {source}; {launches} {noun} per step"
+    operations = _operations(verdict.launches_per_step or 0.0, verdict)
+    return f"{steps} of {milliseconds(verdict.step_ns * 1e-9)}, {source}; {operations} per step"
 
 
 def labelled_times(verdict: TraceVerdict, least_share: float = LEAST_SHARE) -> list[tuple[str, int]]:
@@ -144,9 +144,23 @@ def _per_step(verdict: TraceVerdict) -> str:
     return " per step" if verdict.n_steps else ""
 
 
+def _count(count_per_step: float) -> str:
+    """Format a number per step: whole numbers without a fraction."""
+    return f"{count_per_step:.0f}" if count_per_step == round(count_per_step) else number(count_per_step)
+
+
+def _operations(count_per_step: float, verdict: TraceVerdict) -> str:
+    """Format the number of operators of a CPU or of launches for a GPU: "1 launch", "12.5 operators"."""
+    singular, several = ("operator", "operators") if verdict.is_on_cpu else ("launch", "launches")
+    return f"{_count(count_per_step)} {singular if count_per_step == 1 else several}"
+
+
 def _seconds(verdict: TraceVerdict, time_ns: int) -> float:
     """Return a time of the window per step, to 0.1 µs; as it is if there are no steps."""
     return round(time_ns * 1e-9 / (verdict.n_steps or 1), 7)
+
+
+COUNTS = Kind(_count)
 
 
 def time_table(verdict: TraceVerdict) -> Table[tuple[str, int]]:
@@ -163,13 +177,13 @@ def time_table(verdict: TraceVerdict) -> Table[tuple[str, int]]:
 
 def phase_table(verdict: TraceVerdict, most: int | None = None) -> Table[PhaseShare]:
     """Return the phases in their order, only those with the most time if there are more than `most`."""
-    longest = sorted(verdict.phases, key=lambda phase: -(phase.work_ns + phase.idle_ns))[:most]
+    longest = set(sorted(verdict.phases, key=lambda phase: -(phase.work_ns + phase.idle_ns))[:most])
     on_cpu, n_steps = verdict.is_on_cpu, verdict.n_steps or 1
     columns: list[Column[PhaseShare]] = [
         Column("phase", lambda phase: phase.name),
         Column("in operators" if on_cpu else "work launched in it", lambda p: _seconds(verdict, p.work_ns), SECONDS),
         Column("other time" if on_cpu else "idle before it", lambda phase: _seconds(verdict, phase.idle_ns), SECONDS),
-        Column("operators" if on_cpu else "launches", lambda phase: phase.launches / n_steps, NUMBER),
+        Column("operators" if on_cpu else "launches", lambda phase: phase.launches / n_steps, COUNTS),
     ]
     return Table(columns, [phase for phase in verdict.phases if phase in longest])
 
@@ -177,11 +191,11 @@ def phase_table(verdict: TraceVerdict, most: int | None = None) -> Table[PhaseSh
 def kernel_table(verdict: TraceVerdict, most: int) -> Table[TraceKernel]:
     """Return the `most` kernels and copies with the most time."""
     columns: list[Column[TraceKernel]] = [
-        Column("kernel or copy", lambda kernel: kernel.name, wraps=False),
-        Column("kind", lambda kernel: kernel.kind),
+        Column("kernel or copy", lambda kernel: kernel.name),
+        Column("kind", lambda kernel: kernel.kind, spare=True),
         Column("share", lambda kernel: verdict.share(kernel.time_ns), SHARE),
         Column("time", lambda kernel: _seconds(verdict, kernel.time_ns), SECONDS),
-        Column("launches", lambda kernel: kernel.launches / (verdict.n_steps or 1), NUMBER),
+        Column("launches", lambda kernel: kernel.launches / (verdict.n_steps or 1), COUNTS),
     ]
     return Table(columns, kernel_times(verdict.window)[:most])
 
@@ -204,14 +218,15 @@ def advice_table(judged: JudgedTrace) -> Table[TraceAdvice]:
 def evidence(advice: TraceAdvice, verdict: TraceVerdict) -> str:
     """Return the times that an advice rests on, per step."""
     idle, work = (milliseconds(_seconds(verdict, time_ns)) for time_ns in (advice.idle_ns, advice.work_ns))
-    noun = "operators" if verdict.is_on_cpu else "launches"
-    launches = f"{number(advice.launches / (verdict.n_steps or 1))} {noun}"
+    launches = _operations(advice.launches / (verdict.n_steps or 1), verdict)
     waits = f"waits for {idle}"
     if not advice.launches:
         return waits if advice.idle_ns else f"{work} with nothing else beside it"
     works = f"{work} of work by {launches}"
+    if advice.change == "host_pauses":
+        return f"waits for {idle} in {_count(advice.launches / (verdict.n_steps or 1))} pauses of 1 ms or more"
     if verdict.is_on_cpu:
-        return f"{idle} outside of operators, and {works}" if advice.work_ns else f"{idle} outside of {launches}"
+        return f"{idle} outside of operators, and {works}" if advice.work_ns else f"{idle} between {launches}"
     if advice.idle_ns and advice.work_ns:
         return f"{waits}, and {works}"
     return f"{waits} before {launches}" if advice.idle_ns else works
@@ -232,7 +247,9 @@ def notes(verdict: TraceVerdict) -> list[str]:
         )
     if verdict.bus_bytes_per_s is not None:
         texts.append(f"Bus bandwidth of the largest all-reduces: {number(verdict.bus_bytes_per_s / 1e9)} GB/s.")
-    if verdict.limit == "cannot be told":
+    if verdict.clocks_differ:
+        texts.append("Work begins before its launch: the clocks of host and GPU differ, so that causes cannot be told.")
+    elif verdict.limit == "cannot be told":
         texts.append(
             "The steps have no operator, so that the trace does not show what the CPU did."
             if verdict.is_on_cpu

@@ -18,12 +18,15 @@ from decimal import Decimal, InvalidOperation
 from pathlib import Path
 from typing import Any
 
-from tcbench.analysis import intervals
+import msgspec
+
 from tcbench.core.errors import TraceError
 from tcbench.core.recording import Activity, ActivityKind, ApiCall
 from tcbench.core.text import plain
 from tcbench.core.training_trace import NO_CORRELATION, Collective, Overhead, ThreadKey, TrainingTrace, UserRange
 from tcbench.tracing import json_stream
+
+FORMAT = "PyTorch's profiler"
 
 MOST_BYTES = 2 << 30
 """The default limit of a trace's size when unpacked."""
@@ -71,14 +74,17 @@ def is_foreign(path: Path) -> bool:
 def read(path: Path, most_bytes: int = MOST_BYTES) -> TrainingTrace:
     """Return the trace in a file of at most `most_bytes` when unpacked. Raises TraceError."""
     builder = _Builder()
-    for index, (key, value) in enumerate(json_stream.members(path, most_bytes)):
+    index = -1
+    for key, value in json_stream.members(path, most_bytes):
         if key != json_stream.EVENTS:
             builder.add_header(key, value)
             continue
+        index += 1
         try:
             builder.add_event(value)
         except (KeyError, TypeError, ValueError, AttributeError, InvalidOperation, OverflowError) as error:
-            reason = f"{type(error).__name__}: {plain(str(error))[:80]}"
+            is_missing = isinstance(error, KeyError)
+            reason = f"{'no' if is_missing else 'a wrong'} value: {plain(str(error))[:80]}"
             raise TraceError(f"{path}: event {index} of the Chrome trace is damaged ({reason})") from None
     if not builder.is_kineto:
         raise TraceError(
@@ -104,15 +110,16 @@ class _Builder:
         self._recomputed: dict[ThreadKey, array[int]] = defaultdict(lambda: array("q"))
         self._overheads: dict[Overhead, bool] = {}
         self._shows_accelerator = False
-        self._device_name, self._ranks = "", 1
+        self._device_names: dict[int, str] = {}
+        self._ranks = 1
         self._rank: int | None = None
         self._begin_ns, self._end_ns, self._invalid_events = MOST_NS, -MOST_NS, 0
 
     def add_header(self, key: str, value: Any) -> None:
         """Add a member of the top-level object besides the events."""
         if key == "deviceProperties" and isinstance(value, list):
-            names = [plain(str(device.get("name", ""))) for device in value if isinstance(device, dict)]
-            self._device_name = next(filter(None, names), "")
+            devices = [device for device in value if isinstance(device, dict)]
+            self._device_names = {device.get("id", 0): plain(str(device.get("name", ""))) for device in devices}
         elif key == "distributedInfo" and isinstance(value, dict):
             rank, ranks = value.get("rank"), value.get("world_size")
             self._rank = rank if isinstance(rank, int) else None
@@ -197,8 +204,9 @@ class _Builder:
         """Return the trace of all events so far."""
         activities = _with_processes(self._activities, self._calls)
         return TrainingTrace(
-            source="pytorch",
-            device_name=self._device_name or "GPU of unknown name",
+            format=FORMAT,
+            device_name=next(filter(None, self._device_names.values()), "GPU of unknown name"),
+            device_names={number: name for number, name in self._device_names.items() if name},
             begin_ns=self._begin_ns,
             end_ns=self._end_ns,
             activities=tuple(sorted(activities, key=lambda activity: (activity.begin_ns, activity.end_ns))),
@@ -212,7 +220,7 @@ class _Builder:
             overheads=tuple(overhead for overhead in _OVERHEADS.values() if overhead in self._overheads),
             rank=self._rank,
             ranks=self._ranks,
-            shows_accelerator=self._shows_accelerator or bool(self._device_name),
+            shows_accelerator=self._shows_accelerator or any(self._device_names.values()),
             invalid_events=self._invalid_events,
         )
 
@@ -231,30 +239,33 @@ def _with_processes(activities: list[Activity], calls: Iterable[ApiCall]) -> lis
     """Return the activities with the process of the call that launched each.
 
     Kineto does not write it. Where several processes have a call of an activity's correlation, the call is taken that
-    began last before the activity."""
+    began last before the activity, or first after it if the clocks of host and device differ."""
     correlated: dict[int, list[ApiCall]] = defaultdict(list)
     for call in calls:
         if call.correlation != NO_CORRELATION:
             correlated[call.correlation].append(call)
 
-    def process(activity: Activity) -> int:
-        candidates = correlated.get(activity.correlation, ())
-        earlier = [call for call in candidates if call.begin_ns <= activity.begin_ns]
-        latest = max(earlier or candidates, key=lambda call: call.begin_ns, default=None)
-        return latest.process if latest else 0
+    for candidates in correlated.values():
+        candidates.sort(key=lambda call: call.begin_ns)
 
-    linked = []
-    for each in activities:
-        times_ns, place = (each.begin_ns, each.end_ns), (each.device, process(each))
-        launch = each.stream, each.correlation
-        linked.append(Activity(each.kind, each.name, *launch, *times_ns, each.bytes, None, None, *place))
-    return linked
+    def launching_process(activity: Activity) -> int:
+        candidates = correlated.get(activity.correlation, ())
+        place = bisect.bisect_right(candidates, activity.begin_ns, key=lambda call: call.begin_ns)
+        return candidates[max(0, place - 1)].process if candidates else 0
+
+    return [msgspec.structs.replace(activity, process=launching_process(activity)) for activity in activities]
 
 
 def disjoint_times(times_ns: array[int]) -> tuple[tuple[int, int], ...]:
-    """Return begins and ends in turn as sorted disjoint intervals."""
-    pairs = zip(times_ns[::2], times_ns[1::2], strict=True)
-    return tuple((int(begin), int(end)) for begin, end in intervals.union(pairs))
+    """Return the intervals whose begins and ends alternate in `times_ns`, sorted, without those inside of another one.
+    Intervals that only touch stay apart, so that their number is that of the outermost operators."""
+    merged: list[tuple[int, int]] = []
+    for begin, end in sorted(zip(times_ns[::2], times_ns[1::2], strict=True)):
+        if merged and begin < merged[-1][1]:
+            merged[-1] = merged[-1][0], max(merged[-1][1], end)
+        elif begin < end:
+            merged.append((begin, end))
+    return tuple(merged)
 
 
 def _identifier(value: Any) -> int:

@@ -170,11 +170,10 @@ def _thread_name(span: Span) -> str:
 
 
 def _timeline_index(schema: int, pid: int) -> int:
-    """Return the index of the timeline to which events of a process belong. Raises IndexError if it is negative."""
-    index = pid - 1 if schema == 1 else pid if pid < _PROCESS else pid // _PROCESS - 1
-    if index < 0:
-        raise IndexError(f"no timeline has process {pid}")
-    return index
+    """Return the index of the timeline to which events of a process belong."""
+    if schema == 1:
+        return pid - 1
+    return pid if pid < _PROCESS else pid // _PROCESS - 1
 
 
 def read(path: Path) -> tuple[Timeline, ...]:
@@ -214,11 +213,11 @@ def _decode(path: Path) -> tuple[_TraceHead, tuple[_Event, ...]]:
     except OSError as error:
         raise TraceError(f"{path}: cannot be read ({error.strerror or error})") from None
     except (EOFError, zlib.error):
-        raise TraceError(f"{path}: the file is truncated or damaged; record it again with `tcbench profile`") from None
+        raise TraceError(f"{path}: the file is truncated or damaged; copy or record it again") from None
     except msgspec.ValidationError as error:
         raise TraceError(f"{path}: not a trace that `tcbench profile` wrote ({error})") from None
     except (msgspec.DecodeError, RecursionError) as error:
-        raise TraceError(f"{path}: not a complete trace ({error}); record it again with `tcbench profile`") from None
+        raise TraceError(f"{path}: not a complete trace ({error}); copy or record it again") from None
     head = trace.otherData.tcbench
     if head is None:
         raise TraceError(f"{path}: a trace, but not one that `tcbench profile` wrote")

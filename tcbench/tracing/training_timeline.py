@@ -44,11 +44,18 @@ def trace_timeline(trace: TrainingTrace, verdict: TraceVerdict, label: str) -> T
         phases=tuple(dict.fromkeys(name for _, _, name in phases)),
         spans=(*steps, *(HostSpan("phase", name, None, name, begin, end) for begin, end, name in phases)),
         calls=tuple(c for c in trace.calls if steps[0].begin_ns <= c.begin_ns < window.end_ns),
-        activities=window.activities,
+        # Work that was launched before the first step is drawn too: the GPU was not idle.
+        activities=tuple(
+            activity
+            for activity in trace.activities
+            if activity.device == window.device
+            and steps[0].begin_ns < activity.end_ns
+            and activity.begin_ns < window.end_ns
+        ),
     )
     device = f"gpu:{window.device}" if window.activities else "cpu"
     title = Title(label=label, device=device, device_name=verdict.device_name, batch_size=0, unit="items")
-    timeline = assemble(title, recording, trace.source)
+    timeline = assemble(title, recording, "nsys" if trace.format.startswith("Nsight") else "pytorch")
     return replace(timeline, spans=tuple(map(_with_communication, timeline.spans)))
 
 

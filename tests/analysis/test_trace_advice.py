@@ -2,7 +2,7 @@
 
 import planted_traces
 import pytest
-from training_traces import MAIN, launch, make_trace
+from training_traces import AUTOGRAD, MAIN, launch, make_trace
 
 from tcbench.analysis.host_trace import judge_training
 from tcbench.analysis.trace_advice import UPDATE_PASSES, UPDATE_RANGE, PeakRates, advise
@@ -43,13 +43,56 @@ def test_cuda_graphs_save_the_idle_time_of_late_launches_outside_of_the_update()
 
 def test_a_fused_optimizer_saves_the_updates_idle_time_and_its_work_above_the_passes_over_the_parameters():
     launches = [launch(1, 0, 20, 100, "conv"), launch(2, 300, 310, 400), launch(3, 600, 620, 720)]
+    sizes = [  # bytes, ranks, thread and begin: only the first reduces gradients in the window
+        Collective("allreduce", n_bytes, ranks, thread, begin_ns, begin_ns + 10)
+        for n_bytes, ranks, thread, begin_ns in (
+            (20, 8, AUTOGRAD, 30),
+            (500, 2, AUTOGRAD, 50),
+            (500, 8, MAIN, 50),
+            (500, 8, AUTOGRAD, 5000),
+        )
+    ]
     trace = make_trace(
         launches,
         [("Optimizer.step#SGD.step", 290, 650)],
-        collectives=(Collective("allreduce", 20, 8, MAIN, 30, 40),),
+        collectives=tuple(sizes),
+        ranks=8,
+        backward={AUTOGRAD: ((20, 90),)},
     )
     assert savings(trace) == {"fused_optimizer": 210 + 220 + 90 + 100 - UPDATE_PASSES * 20}
     assert savings(trace, None)["fused_optimizer"] == 210 + 220 + 90 + 100
+
+
+def test_an_optimizer_that_calls_the_whole_step_is_no_update():
+    launches = [launch(1, 0, 20, 100, "conv"), launch(2, 300, 310, 400), launch(3, 600, 620, 700)]
+    trace = make_trace(launches, [("Optimizer.step#LBFGS.step", 0, 650)], backward={MAIN: ((290, 320),)})
+    assert savings(trace) == {"cuda_graphs": 210 + 220}
+
+
+def test_communication_in_an_update_is_not_its_work():
+    trace = make_trace([launch(1, 0, 20, 600, COPY)], [("Optimizer.step#SGD.step", 0, 650)])
+    assert "fused_optimizer" not in savings(trace)
+
+
+def test_a_long_pause_of_the_host_is_not_shortened_by_launching_many_kernels_at_once():
+    launches = [
+        launch(1, 0, 20, 100),
+        launch(2, 2_000_090, 2_000_100, 2_000_200),
+        launch(3, 2_000_500, 2_000_510, 2_100_000),
+    ]
+    saved = savings(make_trace(launches, end_ns=3_000_000))
+    assert saved == {"host_pauses": 2_000_000}
+
+
+def test_idle_time_that_no_launch_ended_is_claimed_by_no_change():
+    trace = make_trace([launch(1, 1000, 1020, 1100)], [("ProfilerStep#1", 1000, 9000)])
+    assert judge(trace).causes["python"] > 0
+    assert savings(trace) == {}
+
+
+def test_a_trace_that_tells_nothing_gives_no_advice():
+    assert savings(make_trace([launch(1, 0, 20, 100, RELU)])) == {}
+    assert savings(make_trace([launch(1, 50, 20, 100), launch(2, 950, 900, 990)])) == {}
 
 
 def test_an_update_of_fused_kernels_is_not_asked_to_be_fused():
@@ -70,6 +113,8 @@ def test_low_precision_saves_by_the_published_rates():
 def test_kernels_that_a_change_removes_are_saved_where_nothing_else_runs(name, change):
     trace = make_trace([launch(1, 0, 20, 420, name), launch(2, 10, 320, 820, "conv", stream=8)])
     assert savings(trace) == {change: 300}
+    both = make_trace([launch(1, 0, 20, 320, RELU), launch(2, 10, 220, 420, LAYOUT, stream=8)])
+    assert savings(both) == {"fused_elementwise": 200, "channels_last": 100}
 
 
 def test_overlap_saves_at_most_the_work_that_is_free():
@@ -77,6 +122,8 @@ def test_overlap_saves_at_most_the_work_that_is_free():
     assert savings(make_trace(launches)) == {"overlap_communication": 80}
     launches = [launch(1, 0, 20, 900, "conv"), launch(2, 10, 800, 950, COPY, 20)]
     assert savings(make_trace(launches)) == {"overlap_communication": 50}
+    launches = [launch(1, 0, 20, 120, RELU), launch(2, 10, 100, 900, COPY, 20)]
+    assert savings(make_trace(launches)) == {"fused_elementwise": 80}  # removed work hides nothing
 
 
 def test_stored_activations_save_the_recomputation():
@@ -110,6 +157,11 @@ def test_on_a_cpu_the_wait_for_input_the_update_of_each_parameter_and_python_are
     assert advice == {"input_workers": 200, "fused_optimizer": 400, "compile": 10 + 100}
     fused = make_trace([], ranges, operators={MAIN: (forward, (600, 990))})
     assert "fused_optimizer" not in {each.change for each in advise(fused, judge_training(fused))}
+    two_steps = [("ProfilerStep#1", 0, 550), *ranges[1:], ("ProfilerStep#2", 550, 1000)]
+    trace = make_trace([], sorted(two_steps, key=lambda r: r[1]), operators={MAIN: (forward, *update)})
+    assert "fused_optimizer" not in {each.change for each in advise(trace, judge_training(trace))}  # 30 per step
+    slow = make_trace([], [("ProfilerStep#1", 0, 9_000_000)], operators={MAIN: (forward,)}, end_ns=9_000_000)
+    assert [each.change for each in advise(slow, judge_training(slow))] == ["host_pauses"]
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 from dataclasses import replace
 
+import msgspec
 import pytest
 from training_traces import AUTOGRAD, MAIN, launch, make_trace
 
@@ -12,6 +13,10 @@ from tcbench.core.training_trace import Collective
 
 def repeated(n, name="step {}", first_ns=1000, length_ns=1000):
     return [(name.format(k), first_ns + k * length_ns, first_ns + (k + 1) * length_ns - 10) for k in range(n)]
+
+
+def replace_call(call, **changes):
+    return msgspec.structs.replace(call, **changes)
 
 
 def launches_in(ranges, busy_ns=400):
@@ -42,6 +47,17 @@ def test_updates_of_the_optimizer_part_steps_if_nothing_else_does():
     updates = [("Optimizer.step#SGD.step", 1800 + k * 1000, 1900 + k * 1000) for k in range(4)]
     window = find_window(make_trace(launches_in(repeated(5)), updates))
     assert (window.source, window.steps) == ("optimizer", ((1900, 2900), (2900, 3900), (3900, 4900)))
+
+
+def test_several_optimizers_are_one_update_a_step():
+    ranges = [
+        (f"Optimizer.step#{name}.step", 1000 * k + begin, 1000 * k + begin + 400)
+        for k in range(6)
+        for name, begin in (("Muon", 0), ("AdamW", 500))
+    ]
+    launches = [launch(k, 500 * k + 10, 500 * k + 30, 500 * k + 400) for k in range(1, 12)]
+    window = find_window(make_trace(launches, ranges))
+    assert (window.source, [end - begin for begin, end in window.steps]) == ("optimizer", [1000] * 5)
 
 
 def test_the_window_is_the_gpus_time_and_leaves_out_work_that_was_launched_before():
@@ -93,6 +109,58 @@ def test_a_single_kernel_without_steps_tells_no_limit():
     assert judge(make_trace([launch(1, 0, 20, 100), launch(2, 30, 100, 200)])).limit == "gpu-bound"
 
 
+def test_two_shares_that_nearly_equal_each_other_are_balanced():
+    trace = make_trace([launch(1, 0, 0, 100), launch(2, 195, 205, 215)])
+    assert (judge(trace).work_ns, judge(trace).limit) == (110, "balanced")
+
+
+def test_work_that_begins_before_its_launch_leaves_the_verdict_open():
+    trace = make_trace([launch(1, 500, 20, 100), launch(2, 1300, 1310, 1400)])
+    assert (judge(trace).clocks_differ, judge(trace).limit) == (True, "cannot be told")
+
+
+def test_a_correlation_of_several_calls_of_a_process_tells_no_launch():
+    launches = [launch(1, 0, 20, 100), launch(2, 500, 510, 600)]
+    twin = replace_call(launches[1][0], begin_ns=700, end_ns=710)
+    trace = make_trace(launches)
+    assert judge(replace(trace, calls=(*trace.calls, twin))).causes["unknown"] == 410
+
+
+def test_the_name_of_the_gpu_is_that_of_the_judged_one():
+    launches = [launch(1, 0, 20, 100), launch(2, 10, 20, 900, device=1)]
+    assert judge(make_trace(launches, device_names={0: "T4", 1: "H100"})).device_name == "H100"
+
+
+def test_a_launch_that_blocks_holds_its_work_back_until_it_returns():
+    launches = [launch(k, 100 * k, 100 * k + 12, 100 * k + 99) for k in range(1, 9)]
+    call, work = launch(9, 890, 4000, 4100)
+    trace = make_trace([*launches, (replace_call(call, end_ns=3900), work)])
+    assert causes(trace)["launch_call"] - causes(make_trace(launches)).get("launch_call", 0) == 3900 - 899
+    assert causes(trace)["dispatch"] == 100
+
+
+def test_work_that_begins_much_later_than_launched_work_does_waited_for_something_else():
+    launches = [launch(k, 100 * k, 100 * k + 20, 100 * k + 40) for k in range(1, 9)]
+    late = launch(9, 1000, 5000, 5100)
+    assert causes(make_trace([*launches, late]))["dispatch"] == 5000 - (1010 + 5 * 10)
+
+
+def test_copies_that_return_when_they_are_done_and_copies_without_a_stream_are_synchronisations():
+    first, last = launch(1, 0, 20, 100), launch(3, 1000, 1015, 1100)
+    call, work = launch(2, 200, 220, 300)
+    waiting = replace_call(call, name="cudaMemcpyAsync", end_ns=305)
+    trace = make_trace([first, (waiting, msgspec.structs.replace(work, kind="copy")), last])
+    blocking = ApiCall("cudaMemcpy", 1, 0, 400, 900, 1)
+    assert causes(trace)["synchronisation"] == 5
+    assert causes(replace(trace, calls=(*trace.calls, blocking)))["synchronisation"] == 505
+
+
+def test_the_end_of_the_window_belongs_to_what_the_main_thread_did():
+    trace = make_trace([launch(1, 1000, 1020, 1100)], [("ProfilerStep#1", 1000, 2000)])
+    waits = ApiCall("cudaDeviceSynchronize", 1, 0, 1050, 1990, 1)
+    assert causes(replace(trace, calls=(*trace.calls, waits)))["synchronisation"] == 890
+
+
 def test_delays_that_outweigh_the_work_leave_the_verdict_open():
     verdict = judge(make_trace([launch(1, 0, 20, 100), launch(2, 30, 9000, 9100)]))
     assert (verdict.causes["dispatch"], verdict.limit) == (8900, "cannot be told")
@@ -130,6 +198,10 @@ def test_the_bus_bandwidth_is_that_of_the_largest_all_reduces():
     verdict = judge(make_trace(launches, collectives=(small, large)))
     assert verdict.bus_bytes_per_s == pytest.approx(2 * 7 / 8 * 8000 / 1000e-9)
     assert judge(make_trace(launches)).bus_bytes_per_s is None
+    later = Collective("allreduce", 9000, 8, MAIN, 1110, 1120)  # does not contain the launch
+    assert judge(make_trace(launches, collectives=(small, later))).bus_bytes_per_s == pytest.approx(
+        1.75 * 1000 / 500e-9
+    )
 
 
 def test_launches_belong_to_the_outermost_range_of_their_step_else_to_the_backward_thread():
@@ -148,6 +220,14 @@ def test_launches_belong_to_the_outermost_range_of_their_step_else_to_the_backwa
         ("Optimizer.step", 1, 80),
         (OUTSIDE, 1, 80),
     ]
+
+
+def test_a_phase_with_a_number_per_step_is_one_phase():
+    step = [("ProfilerStep#{}", 0, 990), ("batch {}", 0, 500), ("layer2", 600, 900)]
+    ranges = [(name.format(k), 1000 * k + begin, 1000 * k + end) for k in (0, 1) for name, begin, end in step]
+    times = [1000 * k + begin for k in (0, 1) for begin in (100, 700)]
+    launches = [launch(number, begin, begin + 20, begin + 90) for number, begin in enumerate(times, 1)]
+    assert [phase.name for phase in judge(make_trace(launches, ranges)).phases] == ["batch N", "layer2"]
 
 
 def test_names_of_phases_have_no_decoration():

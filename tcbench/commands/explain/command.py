@@ -51,12 +51,15 @@ def explain(
     tcbench explain report.nsys-rep                   what Nsight Systems recorded of any training"""
     from tcbench.commands.explain import table
     from tcbench.commands.forecast import forecast
+    from tcbench.core.errors import SelectionError
     from tcbench.run import prediction
     from tcbench.run.inputs import split_profiler_traces
     from tcbench.show import naming
 
     profiler_traces, results = split_profiler_traces(results)
     if profiler_traces:
+        if results and format_ == "json":
+            raise SelectionError(f"{results[0]}: not a trace like {profiler_traces[0]}; --json needs one kind of input")
         _show_profiler_traces(profiler_traces, most_mib << 20, format_ == "json", details)
         if not results:
             return
@@ -137,7 +140,7 @@ def _show_profiler_traces(paths: Sequence[Path], most_bytes: int, json: bool, de
     judged = [judge_file(path, most_bytes) for path in paths]
     waits = rank_waits([(each.trace, each.verdict) for each in judged])
     if json:
-        typer.echo(trace_report.to_json(judged, ranks_report.rank_fields(waits) if waits else None))
+        typer.echo(trace_report.to_json(judged, ranks_report.fields(waits) if waits else None))
         return
     console = make_console(details=details)
     if waits and waits.ranks:
@@ -147,4 +150,4 @@ def _show_profiler_traces(paths: Sequence[Path], most_bytes: int, json: bool, de
             console.say(*[""] * bool(place))
             trace_report.show(console, trace)
     if waits:
-        ranks_report.show(console, waits)
+        console.say("", *ranks_report.lines(waits))

@@ -74,7 +74,8 @@ def report(
     traces, results = split_profiler_traces(results)
     if traces:
         if results or compare is not None or baseline is not None:
-            raise SelectionError(f"{traces[0]}: a trace of another profiler has a page of its own; name only traces")
+            reason = "a trace of another profiler has a page of its own; name only traces"
+            raise SelectionError(f"{results[0]}: not such a trace; {reason}" if results else f"{traces[0]}: {reason}")
         output = output or output_path(None, traces, "report.html")
         page = build_trace_page(list(map(judge_file, traces)), title)
         write_file(output, render(page).encode(), options.ANOTHER_FILE)

@@ -69,7 +69,7 @@ def test_a_trace_of_training_on_a_cpu_has_shares_of_operators_and_follows_the_sc
     assert verdict.startswith(
         "compute-bound: the CPU spends 75.0% of the time in operators, 25.0% of the time in Python"
     )
-    assert steps.endswith("1.00 operators per step")
+    assert steps.endswith("1 operator per step")
     document = json.loads(tcbench(tmp_path, "explain", "t.json", "--json").out)
     validation.validate(document, json.loads(SCHEMA.read_text(encoding="utf-8")))
     assert document["traces"][0]["causes"]["python"] == pytest.approx(0.25)
@@ -87,9 +87,7 @@ def test_traces_of_several_ranks_name_the_slowest_and_part_waiting_from_transfer
         (tmp_path / f"{rank}.json").write_text(json.dumps(document), encoding="utf-8")
     done = tcbench(tmp_path, "explain", "0.json", "1.json")
     assert "rank 1 is the slowest: the other ranks wait 0.09 ms per step (30.0%) longer than it does" in done.out
-    assert "Ranks of the group without a trace may arrive last" in done.out
-    (tmp_path / "2.json").write_bytes((tmp_path / "1.json").read_bytes())
-    assert "names no rank, the rank of another trace" in tcbench(tmp_path, "explain", "0.json", "1.json", "2.json").out
+    assert "2 ranks without a trace may arrive last" in done.out
     document = json.loads(tcbench(tmp_path, "explain", "0.json", "1.json", "--json").out)
     validation.validate(document, json.loads(SCHEMA.read_text(encoding="utf-8")))
     first, second = document["ranks"]["traces"]
