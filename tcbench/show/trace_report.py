@@ -21,7 +21,7 @@ _MOST_PHASES, _MOST_KERNELS = 12, 8
 _CAUSES: Mapping[IdleCause, str] = {
     "synchronisation": "the host waited in a synchronisation",
     "input": "the host waited for input",
-    "launch_call": "the host was in a call of the GPU's API, or the call's work was on its way",
+    "launch_call": "the host was in a call of the GPU's API, or a launch was under way",
     "operator": "the host was in an operator of the framework",
     "python": "the host ran Python or other code outside of operators",
     "dispatch": "work had been launched and had not begun",
@@ -133,7 +133,10 @@ def labelled_times(verdict: TraceVerdict, least_share: float = LEAST_SHARE) -> l
     else:
         times = [
             ("busy with its own work", verdict.work_ns),
-            ("busy with communication alone, or beside recomputation", verdict.exposed_ns),
+            (
+                f"busy with communication alone{', or beside recomputation' * bool(verdict.recomputation_ns)}",
+                verdict.exposed_ns,
+            ),
             ("busy with the recomputation of activations", verdict.recomputation_ns),
             *((f"idle: {text}", verdict.causes[cause]) for cause, text in _CAUSES.items()),
         ]

@@ -125,3 +125,22 @@ def test_public_traces_have_the_reference_figures(name):
     assert exposed is None or trace["exposed_communication"] == pytest.approx(exposed, abs=0.01)
     assert step_ms is None or trace["step_s"] * 1e3 == pytest.approx(step_ms, abs=1)
     assert trace["causes"]["unknown"] < 0.05 * trace["idle"]
+
+
+def test_a_folder_of_pytorchs_handler_stands_for_its_traces(tmp_path):
+    folder = tmp_path / "log"
+    folder.mkdir()
+    for seed in (3, 5):
+        planted_traces.write(folder / f"host_{seed}.pt.trace.json", seed)
+    done = tcbench(tmp_path, "explain", "log", "--json")
+    assert [trace["file"] for trace in json.loads(done.out)["traces"]] == [
+        "host_3.pt.trace.json",
+        "host_5.pt.trace.json",
+    ]
+
+
+def test_json_about_a_trace_and_other_results_is_refused(tmp_path):
+    planted_traces.write(tmp_path / "t.json", 3)
+    done = tcbench(tmp_path, "explain", "t.json", "run.jsonl", "--json")
+    assert (done.code, done.out, len(done.err.splitlines())) == (2, "", 1)
+    assert "run.jsonl: not a trace like t.json" in done.err
