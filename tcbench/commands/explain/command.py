@@ -140,7 +140,7 @@ def _show_profiler_traces(paths: Sequence[Path], most_bytes: int, json: bool, de
     judged = [judge_file(path, most_bytes) for path in paths]
     waits = rank_waits([(each.trace, each.verdict) for each in judged])
     if json:
-        typer.echo(trace_report.to_json(judged, ranks_report.fields(waits) if waits else None))
+        typer.echo(trace_report.to_json(judged, ranks_report.rank_fields(waits) if waits else None))
         return
     console = make_console(details=details)
     if waits and waits.ranks:
@@ -150,4 +150,4 @@ def _show_profiler_traces(paths: Sequence[Path], most_bytes: int, json: bool, de
             console.say(*[""] * bool(place))
             trace_report.show(console, trace)
     if waits:
-        console.say("", *ranks_report.lines(waits))
+        ranks_report.show(console, waits)

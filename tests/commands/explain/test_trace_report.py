@@ -77,9 +77,9 @@ def test_a_trace_of_training_on_a_cpu_has_shares_of_operators_and_follows_the_sc
 
 def test_traces_of_several_ranks_name_the_slowest_and_part_waiting_from_transfer(tmp_path):
     validation = pytest.importorskip("jsonschema")
-    for rank, late in enumerate([0, 30]):  # each of 3 all-reduces takes 10 µs from the arrival of rank 1 on
+    for rank, late in enumerate([0, 30]):  # all-reduces take 10 µs from the arrival of rank 1 on; the step has 3 of 4
         step = {"ph": "X", "cat": "user_annotation", "name": "ProfilerStep#1", "pid": 1, "tid": 1, "ts": 0, "dur": 300}
-        starts = [100 * k + late for k in range(3)]
+        starts = [100 * k + late for k in range(4)]
         works = [{"cat": "cpu_op", "name": "aten::add", "ts": ts, "dur": 1} for ts in starts]
         works += [{"cat": "user_annotation", "name": "gloo:all_reduce", "ts": ts, "dur": 40 - late} for ts in starts]
         document = {"traceEvents": [step, *(step | work for work in works)]}
@@ -87,7 +87,9 @@ def test_traces_of_several_ranks_name_the_slowest_and_part_waiting_from_transfer
         (tmp_path / f"{rank}.json").write_text(json.dumps(document), encoding="utf-8")
     done = tcbench(tmp_path, "explain", "0.json", "1.json")
     assert "rank 1 is the slowest: the other ranks wait 0.09 ms per step (30.0%) longer than it does" in done.out
-    assert "2 ranks without a trace may arrive last" in done.out
+    assert "Ranks of the group without a trace may arrive last" in done.out
+    (tmp_path / "2.json").write_bytes((tmp_path / "1.json").read_bytes())
+    assert "names no rank, the rank of another trace" in tcbench(tmp_path, "explain", "0.json", "1.json", "2.json").out
     document = json.loads(tcbench(tmp_path, "explain", "0.json", "1.json", "--json").out)
     validation.validate(document, json.loads(SCHEMA.read_text(encoding="utf-8")))
     first, second = document["ranks"]["traces"]
