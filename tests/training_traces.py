@@ -15,7 +15,7 @@ def launch(number, call_ns, begin_ns, end_ns, name="k", stream=7, thread=MAIN, d
 def make_trace(launches, ranges=(), **changes):
     """Return the trace of launches and of the main thread's ranges."""
     fields = {
-        "format": "PyTorch profiler",
+        "source": "pytorch",
         "device_name": "GPU",
         "begin_ns": 0,
         "end_ns": 10_000,

@@ -57,7 +57,7 @@ class Collective(msgspec.Struct, frozen=True):
 class TrainingTrace:
     """A trace of one process or several.
 
-    - `format`: the words that name the format to users, such as "PyTorch's profiler".
+    - `source`: the profiler that recorded it.
     - `device_name`: the name of the first GPU; `device_names`: those of the GPUs whose numbers are known.
     - `begin_ns`, `end_ns`: the extent of the whole recording.
     - `activities`: the work of all GPUs, sorted by its begin.
@@ -70,7 +70,7 @@ class TrainingTrace:
     - `invalid_events`: the number of events that were left out because they end before they begin.
     """
 
-    format: str
+    source: Literal["pytorch", "nsys"]
     device_name: str
     begin_ns: int
     end_ns: int

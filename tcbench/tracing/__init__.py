@@ -18,10 +18,10 @@ from tcbench.tracing.attribution import from_record
 
 MOST_BYTES = kineto.MOST_BYTES
 _REPORTS = (".sqlite", *nsys.REPORTS)
-_RECORDED_WITH = {
-    kineto.FORMAT: "activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA], or with CUDA_VISIBLE_DEVICES= if the "
-    "program trains on the CPU",
-    nsys_training.FORMAT: "`nsys profile --trace=cuda,nvtx`",
+_WITHOUT_WORK = {
+    "pytorch": "a trace of PyTorch's profiler without work of a GPU; record it with activities=[ProfilerActivity.CPU, "
+    "ProfilerActivity.CUDA], or with CUDA_VISIBLE_DEVICES= if the program trains on the CPU",
+    "nsys": "a trace of Nsight Systems without work of a GPU; record it with `nsys profile --trace=cuda,nvtx`",
 }
 _EXPORTS = contextlib.ExitStack()
 atexit.register(_EXPORTS.close)
@@ -39,7 +39,7 @@ def read(path: Path) -> tuple[Timeline, ...]:
     name = path.name.lower()
     try:
         if is_training(path):
-            raise TraceError(f"{path}: a trace of {read_training(path).format}; `tcbench explain` reads it")
+            raise TraceError(f"{path}: a trace of another program; `tcbench explain` reads those of any training")
         if name.endswith((".json", ".json.gz")):
             return perfetto.read(path)
         if name.endswith(_REPORTS):
@@ -72,8 +72,7 @@ def read_training(path: Path, most_bytes: int = MOST_BYTES) -> TrainingTrace:
 
 def without_work(path: Path, trace: TrainingTrace) -> TraceError:
     """Return the error for a trace that has no work of a GPU, with what would record it."""
-    remedy = f"record it with {_RECORDED_WITH[trace.format]}"
-    return TraceError(f"{path}: a trace of {trace.format} without work of a GPU; {remedy}")
+    return TraceError(f"{path}: {_WITHOUT_WORK[trace.source]}")
 
 
 def _exported(path: Path) -> Path:

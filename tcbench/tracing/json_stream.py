@@ -1,7 +1,8 @@
 """Reads Chrome traces of any size event by event, in bounded memory.
 
-A file is unpacked and parsed in pieces, and no more of it is in memory than the event being parsed and a piece. Numbers
-with a fraction stay text, because a double cannot hold microseconds since 1970 to the nanosecond.
+A file is unpacked and parsed in pieces of 1 MiB. While a value does not end, each further piece is twice as large as
+the last, and a value that has not ended after 64 Mi characters is refused: at most twice as much text is kept.
+Numbers with a fraction stay text, because a double cannot hold microseconds since 1970 to the nanosecond.
 """
 
 import codecs
@@ -20,7 +21,7 @@ EVENTS = "traceEvents"
 
 _PIECE_BYTES = 1 << 20
 _MOST_VALUE_CHARACTERS = 1 << 26
-"""The longest event, or other value in the file, that is read."""
+"""A value that has not ended after as many characters is not read on."""
 
 _DECODER = json.JSONDecoder(parse_float=str, parse_constant=str)
 _BLANKS = " \t\r\n"
@@ -53,8 +54,8 @@ class _TooLargeError(Exception):
 class _Parser:
     """Parses the text of a file from front to back."""
 
-    def __init__(self, file: IO[bytes] | gzip.GzipFile, most_bytes: int) -> None:
-        self._file = file
+    def __init__(self, file: IO[bytes] | gzip.GzipFile, most_bytes: int, piece_bytes: int = _PIECE_BYTES) -> None:
+        self._file, self._piece_bytes = file, piece_bytes
         self._decode = codecs.getincrementaldecoder("utf-8")("replace").decode
         self._most_bytes, self._bytes = most_bytes, 0
         self._text, self._position, self._dropped = "", 0, 0
@@ -90,7 +91,7 @@ class _Parser:
 
     def _value(self) -> Any:
         self._peek()
-        piece_bytes = _PIECE_BYTES
+        piece_bytes = self._piece_bytes
         while True:
             try:
                 value, end = _DECODER.raw_decode(self._text, self._position)
@@ -100,7 +101,7 @@ class _Parser:
                 if self._ended or not unfinished:
                     raise ValueError(f"{error.msg} at character {self._dropped + error.pos}") from None
             else:
-                if end < len(self._text) or self._ended:  # else a number may go on in the next piece
+                if end < len(self._text) - len("e+") or self._ended:  # else a number may go on in the next piece
                     self._position = end
                     return value
             if len(self._text) - self._position > _MOST_VALUE_CHARACTERS:
@@ -117,7 +118,7 @@ class _Parser:
                 self._position += 1
             if self._ended:
                 return ""
-            self._read(_PIECE_BYTES)
+            self._read(self._piece_bytes)
 
     def _expect(self, character: str) -> None:
         if self._peek() != character:

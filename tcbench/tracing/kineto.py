@@ -26,8 +26,6 @@ from tcbench.core.text import plain
 from tcbench.core.training_trace import NO_CORRELATION, Collective, Overhead, ThreadKey, TrainingTrace, UserRange
 from tcbench.tracing import json_stream
 
-FORMAT = "PyTorch's profiler"
-
 MOST_BYTES = 2 << 30
 """The default limit of a trace's size when unpacked."""
 
@@ -204,7 +202,7 @@ class _Builder:
         """Return the trace of all events so far."""
         activities = _with_processes(self._activities, self._calls)
         return TrainingTrace(
-            format=FORMAT,
+            source="pytorch",
             device_name=next(filter(None, self._device_names.values()), "GPU of unknown name"),
             device_names={number: name for number, name in self._device_names.items() if name},
             begin_ns=self._begin_ns,

@@ -21,8 +21,6 @@ from tcbench.core.training_trace import ThreadKey, TrainingTrace, UserRange
 from tcbench.tracing.kineto import AUTOGRAD, MOST_BYTES, disjoint_times
 from tcbench.tracing.nsys_tables import ExportTables, open_export, thread_key
 
-FORMAT = "Nsight Systems"
-
 _IS_RANGE = '"eventType" IN (59, 60)'
 _EMITTED = re.compile(r", (?=(?:seq|op_id|sizes) = )")
 _OPERATOR = re.compile(r"(aten|autograd|c10d?|prims?|quantized|torch|torchvision)::|(nccl|cudnn|cublas)[A-Z]")
@@ -53,7 +51,7 @@ class _Reader:
         ranges = sorted(self._ranges(), key=lambda user_range: (user_range.begin_ns, -user_range.end_ns))
         activities = self._tables.activities(calls, short_names=False)
         return TrainingTrace(
-            format=FORMAT,
+            source="nsys",
             device_name=self._device_name(activities),
             begin_ns=self._tables.begin_ns,
             end_ns=self._tables.end_ns,

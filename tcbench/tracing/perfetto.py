@@ -170,10 +170,11 @@ def _thread_name(span: Span) -> str:
 
 
 def _timeline_index(schema: int, pid: int) -> int:
-    """Return the index of the timeline to which events of a process belong."""
-    if schema == 1:
-        return pid - 1
-    return pid if pid < _PROCESS else pid // _PROCESS - 1
+    """Return the index of the timeline to which events of a process belong. Raises IndexError if it is negative."""
+    index = pid - 1 if schema == 1 else pid if pid < _PROCESS else pid // _PROCESS - 1
+    if index < 0:
+        raise IndexError(f"no timeline has process {pid}")
+    return index
 
 
 def read(path: Path) -> tuple[Timeline, ...]:

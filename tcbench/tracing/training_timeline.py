@@ -55,7 +55,7 @@ def trace_timeline(trace: TrainingTrace, verdict: TraceVerdict, label: str) -> T
     )
     device = f"gpu:{window.device}" if window.activities else "cpu"
     title = Title(label=label, device=device, device_name=verdict.device_name, batch_size=0, unit="items")
-    timeline = assemble(title, recording, "nsys" if trace.format.startswith("Nsight") else "pytorch")
+    timeline = assemble(title, recording, trace.source)
     return replace(timeline, spans=tuple(map(_with_communication, timeline.spans)))
 
 

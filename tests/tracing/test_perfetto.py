@@ -125,6 +125,19 @@ def test_traces_of_the_first_version_are_read(tmp_path):
     assert second.spans == spans
 
 
+@pytest.mark.parametrize(("schema", "process"), [(1, 0), (1, 2), (2, -1), (2, 1), (2, 20_000)])
+def test_a_span_of_a_process_without_a_timeline_is_refused(tmp_path, schema, process):
+    path = tmp_path / "t.json"
+    perfetto.write([TIMELINE], path)
+    trace = json.loads(path.read_bytes())
+    trace["otherData"]["tcbench"]["schema"] = schema
+    spans = [event for event in trace["traceEvents"] if event["ph"] == "X"]
+    trace["traceEvents"] = [{**span, "pid": process} for span in spans]
+    path.write_text(json.dumps(trace), encoding="utf-8")
+    with pytest.raises(TraceError, match="not an unmodified trace"):
+        tracing.read(path)
+
+
 @pytest.mark.parametrize(
     ("span", "message"),
     [
