@@ -23,7 +23,7 @@ from tcbench.core.process import CommandAnswer
 from tcbench.core.recording import Activity, ApiCall, HostSpan, Recording, Title
 from tcbench.core.timeline import Timeline
 from tcbench.tracing.attribution import assemble
-from tcbench.tracing.nsys_tables import ExportTables, UnknownSchemaError, open_export, thread_key
+from tcbench.tracing.nsys_tables import ExportTables, InvalidValueError, UnknownSchemaError, open_export, thread_key
 
 _Timed = TypeVar("_Timed", HostSpan, ApiCall, Activity)
 
@@ -214,6 +214,8 @@ def _events(tables: ExportTables) -> Iterator[_Event]:
     for begin_ns, end_ns, kind, domain, global_id, *payloads, number, text in tables.values(
         "NVTX_EVENTS", numbers, ("textId", "text")
     ):
+        if begin_ns is None:
+            raise InvalidValueError("an NVTX event has no time")
         if end_ns is not None or kind != _PUSH_POP:
             payload = next((payload for payload in payloads if payload is not None), None)
             process, thread = thread_key(global_id)

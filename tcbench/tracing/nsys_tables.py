@@ -17,7 +17,7 @@ import re
 import sqlite3
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -65,28 +65,46 @@ class UnknownSchemaError(Exception):
     """The report may have data in an unknown form, so that it must not be read as if it had none."""
 
 
+class InvalidValueError(Exception):
+    """A value in the report is none that Nsight Systems writes."""
+
+
 @contextmanager
 def open_export(path: Path) -> Iterator[ExportTables]:
     """Open an SQLite export for reading. Raises TraceError, also for an error of SQLite or of a value in the body."""
     try:
-        # The URI is quoted, because '#' and '?' in a file's name would have a meaning for SQLite.
-        with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro&immutable=1", uri=True)) as connection:
-            connection.set_progress_handler(lambda: 0, _STEPS_PER_SIGNAL)  # Python handles signals in this call
-            connection.text_factory = partial(str, encoding="utf-8", errors="replace")  # names may be in any encoding
-            connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _LARGEST_ROW)
-            # In a damaged or crafted file a page may occur many times, so that a table has rows without end.
-            (finding,) = connection.execute("PRAGMA quick_check(1)").fetchone()
-            if finding != "ok":
-                raise sqlite3.DatabaseError(finding)
+        with _connected(path) as connection:
+            state = path.stat()
+            if (finding := _damage(path, state.st_size, state.st_mtime_ns)) is not None:
+                raise InvalidValueError(finding)
             yield ExportTables(connection)
     except UnknownSchemaError as error:
         reason = "this version of tcbench does not support this form of Nsight Systems' export"
         raise TraceError(f"{path}: {plain(str(error))}: {reason}") from None
-    except (sqlite3.Error, OverflowError, TypeError, ValueError) as error:
+    except (sqlite3.Error, UnicodeDecodeError, InvalidValueError) as error:
         if str(error) == "interrupted":
             raise KeyboardInterrupt from None
         reason = plain(str(error))[:80]
         raise TraceError(f"{path}: not a complete SQLite export of Nsight Systems ({reason})") from None
+
+
+@contextmanager
+def _connected(path: Path) -> Iterator[sqlite3.Connection]:
+    # The URI is quoted, because '#' and '?' in a file's name would have a meaning for SQLite.
+    with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro&immutable=1", uri=True)) as connection:
+        connection.set_progress_handler(lambda: 0, _STEPS_PER_SIGNAL)  # Python handles signals in this call
+        connection.text_factory = partial(str, encoding="utf-8", errors="replace")  # names may be in any encoding
+        connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _LARGEST_ROW)
+        yield connection
+
+
+@cache
+def _damage(path: Path, _size: int, _changed_ns: int) -> str | None:
+    """Return the damage that SQLite finds in a file of this state, which takes seconds for a large one. In a damaged or
+    crafted file a page may occur many times, so that a table has rows without end."""
+    with _connected(path) as connection:
+        (finding,) = connection.execute("PRAGMA quick_check(1)").fetchone()
+        return None if finding == "ok" else str(finding)
 
 
 class ExportTables:
@@ -99,7 +117,7 @@ class ExportTables:
         sources = connection.execute("SELECT name FROM sqlite_master WHERE type = 'table' AND sql LIKE 'CREATE TABLE%'")
         self._columns = columns = {name: self._columns_of(name) for (name,) in list(sources)}
         if not any(map(_OF_NSIGHT_SYSTEMS.match, columns)):
-            raise ValueError("a database of another program")
+            raise InvalidValueError("a database of another program")
         self._tables = {name: self._newest(name, columns) for name in _COLUMNS}
         unread = columns.keys() - {*self._tables.values()}
         # Tables that may hold kernels or copies in a form that this version does not know.
@@ -111,8 +129,7 @@ class ExportTables:
         self._strings = {number: str(text or "") for number, text in self.values("StringIds", ("id",), ("value",))}
 
     def _columns_of(self, table: str) -> frozenset[str]:
-        quoted = table.replace('"', '""')
-        return frozenset(name for _, name, *_ in self._connection.execute(f'PRAGMA table_info("{quoted}")'))
+        return frozenset(name for (name,) in self._connection.execute("SELECT name FROM pragma_table_info(?)", [table]))
 
     @staticmethod
     def _newest(name: str, columns: Mapping[str, frozenset[str]]) -> str | None:
@@ -138,14 +155,14 @@ class ExportTables:
         self, name: str, numbers: Sequence[str], names: Sequence[str] = (), where: str = "1"
     ) -> Iterator[tuple[Any, ...]]:
         """Yield these columns of a table's rows for which a condition holds; None for a column that does not exist.
-        Raises ValueError for a value in `numbers` that is no whole number."""
+        Raises InvalidValueError for a value in `numbers` that is no whole number."""
         table = self._tables[name]
         if table is None:
             return
         columns = (f'"{name}"' if name in self._columns[table] else "NULL" for name in (*numbers, *names))
         for row in self._connection.execute(f'SELECT {", ".join(columns)} FROM "{table}" WHERE {where}'):
             if not _WHOLE.issuperset(map(type, row[: len(numbers)])):
-                raise ValueError(f"a number in {table} is not a whole number")
+                raise InvalidValueError(f"a number in {table} is not a whole number")
             yield row
 
     def events(
@@ -158,7 +175,7 @@ class ExportTables:
             if end_ns is None:
                 continue
             if begin_ns is None or max(abs(begin_ns), abs(end_ns)) > MOST_NS:
-                raise ValueError(f"a time in {table} is missing or too large")
+                raise InvalidValueError(f"a time in {table} is missing or too large")
             if end_ns < begin_ns:
                 self.invalid_events += 1
                 continue

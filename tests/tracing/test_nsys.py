@@ -8,6 +8,7 @@ import sqlite3
 import subprocess
 import sys
 from collections import Counter
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,7 @@ from tcbench.core import store
 from tcbench.core.errors import TraceError
 from tcbench.core.recording import HostSpan, Recording
 from tcbench.engine.accelerators.device import kind_of
-from tcbench.tracing import nsys
+from tcbench.tracing import nsys, nsys_tables
 
 PID, MAIN, WORKER = 4321, 4321, 4400
 DOMAIN, DALI_DOMAIN = 1, 2
@@ -328,6 +329,36 @@ def test_a_form_that_is_not_known_is_named_and_never_reads_as_a_gpu_that_idles(r
     with_kernel(report).database.execute(change)
     with pytest.raises(TraceError, match=rf"report\.sqlite: .*{error}"):
         nsys.read(report.close())
+
+
+def test_any_value_in_any_column_is_read_or_refused(report):
+    with_kernel(report).range("[DALI] Run decoders", 1200, 1600, DALI_DOMAIN, WORKER)
+    content, refused = report.close().read_bytes(), 0
+    with closing(sqlite3.connect(report.path)) as database:
+        tables = [name for (name,) in database.execute("SELECT name FROM sqlite_master")]
+        columns = [(t, name) for t in tables for _, name, *_ in database.execute(f"PRAGMA table_info({t})")]
+    for (table, column), value in itertools.product(columns, ("NULL", "'soon'", "x'e4'", "1.5", "-1", "1 << 62")):
+        report.path.write_bytes(content)
+        with closing(sqlite3.connect(report.path)) as database:
+            database.execute(f'UPDATE {table} SET "{column}" = {value}')
+            database.commit()
+        for read in (tracing.read, tracing.read_training):
+            try:
+                read(report.path)
+            except TraceError as error:
+                refused += 1
+                assert "\n" not in str(error)
+    assert refused > 100
+
+
+def test_a_report_is_checked_once_and_an_error_of_the_reader_is_not_one_of_the_report(report, monkeypatch):
+    path = with_kernel(report).close()
+    nsys_tables._damage.cache_clear()
+    assert nsys.read(path) and not nsys.is_other_report(path)
+    assert nsys_tables._damage.cache_info()[:2] == (1, 1)
+    monkeypatch.setattr(nsys, "_recordings", lambda tables, name: len(7))
+    with pytest.raises(TypeError):
+        nsys.read(path)
 
 
 ENDLESS = "WITH RECURSIVE c(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM c) SELECT x AS id, x AS value FROM c"
