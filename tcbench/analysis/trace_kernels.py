@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tcbench.analysis.kernel_kinds import KernelKind, kernel_kind
-from tcbench.analysis.kernel_names import short_kernel_name
+from tcbench.analysis.kernel_names import short_kernel_names
 from tcbench.analysis.trace_window import Window
 from tcbench.core.groups import grouped
 
@@ -21,7 +21,8 @@ class TraceKernel:
 
 def kernel_times(window: Window) -> tuple[TraceKernel, ...]:
     """Return the kernels and copies of a window, the longest first."""
-    activities = grouped((short_kernel_name(activity.name), activity) for activity in window.activities)
+    names = short_kernel_names({activity.name for activity in window.activities})
+    activities = grouped((names[activity.name], activity) for activity in window.activities)
     kernels = [
         TraceKernel(
             name,

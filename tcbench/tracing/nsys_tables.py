@@ -17,7 +17,7 @@ import re
 import sqlite3
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +57,9 @@ _LARGEST_ROW = 1 << 24
 _MEMORIES = ("Pageable", "Pinned", "Device", "Array", "Managed", "Device Static", "Managed Static")
 """The names of ENUM_CUDA_MEM_KIND, by their numbers."""
 
+_CHECKED: set[tuple[Path, int, int]] = set()
+"""The files, with their sizes and times, that SQLite found undamaged; it takes seconds for a large one."""
+
 _PLACE = ("globalPid", "deviceId", "streamId", "correlationId", "graphNodeId", "graphId", "bytes")
 _COPY = ("copyKind", "srcKind", "dstKind")
 
@@ -73,10 +76,18 @@ class InvalidValueError(Exception):
 def open_export(path: Path) -> Iterator[ExportTables]:
     """Open an SQLite export for reading. Raises TraceError, also for an error of SQLite or of a value in the body."""
     try:
-        with _connected(path) as connection:
+        # The URI is quoted, because '#' and '?' in a file's name would have a meaning for SQLite.
+        with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro&immutable=1", uri=True)) as connection:
+            connection.set_progress_handler(lambda: 0, _STEPS_PER_SIGNAL)  # Python handles signals in this call
+            connection.text_factory = partial(str, encoding="utf-8", errors="replace")  # names may be in any encoding
+            connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _LARGEST_ROW)
             state = path.stat()
-            if (finding := _damage(path, state.st_size, state.st_mtime_ns)) is not None:
-                raise InvalidValueError(finding)
+            if (file := (path, state.st_size, state.st_mtime_ns)) not in _CHECKED:
+                # In a damaged or crafted file a page may occur many times, so that a table has rows without end.
+                (finding,) = connection.execute("PRAGMA quick_check(1)").fetchone()
+                if finding != "ok":
+                    raise InvalidValueError(finding)
+                _CHECKED.add(file)
             yield ExportTables(connection)
     except UnknownSchemaError as error:
         reason = "this version of tcbench does not support this form of Nsight Systems' export"
@@ -86,25 +97,6 @@ def open_export(path: Path) -> Iterator[ExportTables]:
             raise KeyboardInterrupt from None
         reason = plain(str(error))[:80]
         raise TraceError(f"{path}: not a complete SQLite export of Nsight Systems ({reason})") from None
-
-
-@contextmanager
-def _connected(path: Path) -> Iterator[sqlite3.Connection]:
-    # The URI is quoted, because '#' and '?' in a file's name would have a meaning for SQLite.
-    with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro&immutable=1", uri=True)) as connection:
-        connection.set_progress_handler(lambda: 0, _STEPS_PER_SIGNAL)  # Python handles signals in this call
-        connection.text_factory = partial(str, encoding="utf-8", errors="replace")  # names may be in any encoding
-        connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _LARGEST_ROW)
-        yield connection
-
-
-@cache
-def _damage(path: Path, _size: int, _changed_ns: int) -> str | None:
-    """Return the damage that SQLite finds in a file of this state, which takes seconds for a large one. In a damaged or
-    crafted file a page may occur many times, so that a table has rows without end."""
-    with _connected(path) as connection:
-        (finding,) = connection.execute("PRAGMA quick_check(1)").fetchone()
-        return None if finding == "ok" else str(finding)
 
 
 class ExportTables:

@@ -353,9 +353,17 @@ def test_any_value_in_any_column_is_read_or_refused(report):
 
 def test_a_report_is_checked_once_and_an_error_of_the_reader_is_not_one_of_the_report(report, monkeypatch):
     path = with_kernel(report).close()
-    nsys_tables._damage.cache_clear()
+    checks: list[str] = []
+    connect = sqlite3.connect
+
+    def traced(*arguments, **options):
+        connection = connect(*arguments, **options)
+        connection.set_trace_callback(lambda text: checks.append(text) if "quick_check" in text else None)
+        return connection
+
+    monkeypatch.setattr(nsys_tables.sqlite3, "connect", traced)
     assert nsys.read(path) and not nsys.is_other_report(path)
-    assert nsys_tables._damage.cache_info()[:2] == (1, 1)
+    assert len(checks) == 1
     monkeypatch.setattr(nsys, "_recordings", lambda tables, name: len(7))
     with pytest.raises(TypeError):
         nsys.read(path)
