@@ -207,10 +207,9 @@ def host_pauses(facts: _Facts) -> TraceAdvice:
 
 
 def fused_optimizer(facts: _Facts) -> TraceAdvice:
-    """Update all parameters with one kernel: saves at most the idle time before the update's kernels, and the time of
-    these kernels above `UPDATE_PASSES` transfers of the parameters, whose size is that of the gradients: of what the
-    backward pass all-reduces over all ranks.
-    Nothing is subtracted if the trace does not have their size, or if the memory's rate is unknown."""
+    """Update all parameters with one kernel: saves at most the idle time before the update's kernels, and their own
+    time less `UPDATE_PASSES` transfers of the parameters. The size of the parameters is taken from the backward pass's
+    all-reduces over all ranks. If it or the memory's rate is unknown, nothing is subtracted."""
     idle_ns = sum(facts.late_launches(in_update=True, pauses=pauses)[0] for pauses in (False, True))
     work_ns, launches = facts.work("fused_optimizer")
     begin_ns, end_ns = facts.verdict.window.begin_ns, facts.verdict.window.end_ns
@@ -302,22 +301,25 @@ def host_fused_optimizer(trace: TrainingTrace, verdict: TraceVerdict) -> TraceAd
 
 
 def host_compile(trace: TrainingTrace, verdict: TraceVerdict) -> TraceAdvice:
-    """Run fewer operators from Python (torch.compile): saves at most the time between operators, without such updates
-    and pauses."""
-    updates_ns = sum(phase.idle_ns for phase in _unfused_updates(trace, verdict))
-    between_ns = sum(length_ns for length_ns in _python_ns(verdict) if length_ns < LEAST_PAUSE_NS)
-    idle_ns = max(0, between_ns - updates_ns) if verdict.launches else 0
+    """Run fewer operators from Python (torch.compile): saves at most the time between operators, without pauses and
+    outside of updates that are not fused."""
+    between_ns = sum(length_ns for length_ns in _python_ns(trace, verdict) if length_ns < LEAST_PAUSE_NS)
+    idle_ns = between_ns if verdict.launches else 0
     return TraceAdvice("compile", idle_ns, idle_ns, 0, verdict.launches)
 
 
-def host_long_pauses(_trace: TrainingTrace, verdict: TraceVerdict) -> TraceAdvice:
-    """Shorten long pauses without an operator: saves at most their time."""
-    pauses = [length_ns for length_ns in _python_ns(verdict) if length_ns >= LEAST_PAUSE_NS]
+def host_long_pauses(trace: TrainingTrace, verdict: TraceVerdict) -> TraceAdvice:
+    """Shorten long pauses without an operator: saves at most their time, outside of updates that are not fused."""
+    pauses = [length_ns for length_ns in _python_ns(trace, verdict) if length_ns >= LEAST_PAUSE_NS]
     return TraceAdvice("host_pauses", sum(pauses), sum(pauses), 0, len(pauses))
 
 
-def _python_ns(verdict: TraceVerdict) -> list[int]:
-    return [gap.end_ns - gap.begin_ns for gap in verdict.gaps if gap.cause == "python"]
+def _python_ns(trace: TrainingTrace, verdict: TraceVerdict) -> list[int]:
+    """Return the length of each piece of time in Python outside of updates that are not fused."""
+    names = {phase.name for phase in _unfused_updates(trace, verdict)}
+    updates = intervals.union((r.begin_ns, r.end_ns) for r in update_ranges(trace) if phase_name(r.name) in names)
+    gaps = [(gap.begin_ns, gap.end_ns) for gap in verdict.gaps if gap.cause == "python"]
+    return [round(end - begin) for begin, end in intervals.difference(gaps, updates)]
 
 
 def _unfused_updates(trace: TrainingTrace, verdict: TraceVerdict) -> list[PhaseShare]:

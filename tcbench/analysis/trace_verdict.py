@@ -187,8 +187,8 @@ def busy_time(window: Window, activities: Iterable[Activity]) -> intervals.Inter
 
 
 def largest_limit(work_ns: int, exposed_ns: int, causes: Mapping[IdleCause, int]) -> TraceLimit:
-    """Return the largest share. It cannot be told if idle time of unknown cause could make another one the largest, and
-    two that nearly equal each other are balanced.
+    """Return the limit with the largest share: "cannot be told" if idle time of unknown cause could change it,
+    "balanced" if the second largest share is nearly as large.
 
     Idle time between pieces of work that had been launched in time counts as the GPU's. It is of unknown cause if there
     is more of it than work: the GPU then waits for something that the trace does not show."""

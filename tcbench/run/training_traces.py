@@ -24,7 +24,8 @@ class JudgedTrace:
 
 
 def judge_file(path: Path, most_bytes: int = tracing.MOST_BYTES) -> JudgedTrace:
-    """Read and judge a trace of at most `most_bytes` when unpacked. Raises TraceError."""
+    """Read a trace of at most `most_bytes` when unpacked, and return it with its verdict and advice. Raises
+    TraceError."""
     trace = tracing.read_training(path, most_bytes)
     verdict = judge_training(trace)
     if verdict is None:

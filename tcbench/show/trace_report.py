@@ -21,10 +21,10 @@ _MOST_PHASES, _MOST_KERNELS = 12, 8
 _CAUSES: Mapping[IdleCause, str] = {
     "synchronisation": "the host waited in a synchronisation",
     "input": "the host waited for input",
-    "launch_call": "the host was in a call of the GPU's API, or a launch was under way",
+    "launch_call": "the host was in a call of the GPU's API, or the launch was on its way",
     "operator": "the host was in an operator of the framework",
     "python": "the host ran Python or other code outside of operators",
-    "dispatch": "work had been launched and had not begun",
+    "dispatch": "launched work had not yet begun",
     "stream_wait": "launched work had to wait for another stream",
     "unknown": "the launch of the next work is not in the trace",
 }
@@ -52,7 +52,7 @@ _CHANGES: Mapping[Change, tuple[str, int | None]] = {
     "input_workers": ("load the input in more workers (DataLoader's num_workers, DALI)", 21),
     "fewer_synchronisations": ("synchronise less often (.item(), .cpu(), printing the loss)", None),
     "fused_optimizer": ("update many parameters at once (fused=True or foreach=True, if the optimizer has it)", 24),
-    "cuda_graphs": ("launch many kernels at once (CUDA graphs, torch.compile)", 31),
+    "cuda_graphs": ("launch kernels in batches (CUDA graphs, torch.compile)", 31),
     "compile": ("run fewer operators from Python (torch.compile)", None),
     "host_pauses": ("shorten long pauses of the host (start-up, allocation, preparation of data)", None),
     "low_precision": ("compute in fp16 or bf16 on Tensor Cores (torch.autocast)", 14),
@@ -90,15 +90,15 @@ def sentence(verdict: TraceVerdict) -> str:
         for time_ns in (verdict.work_ns + verdict.recomputation_ns, verdict.exposed_ns, verdict.idle_ns)
     )
     waits = {
-        "while the host prepares work": sum(verdict.causes[cause] for cause in HOST_CAUSES),
-        "while the host waits for input": verdict.causes["input"],
-        "before work that had been launched": verdict.causes["dispatch"] + verdict.causes["stream_wait"],
+        "waiting for the host's launches": sum(verdict.causes[cause] for cause in HOST_CAUSES),
+        "waiting for input": verdict.causes["input"],
+        "waiting for launched work to begin": verdict.causes["dispatch"] + verdict.causes["stream_wait"],
         "for no known reason": verdict.causes["unknown"],
     }
     longest = max(waits, key=lambda wait: waits[wait])
-    mostly = f": {percent(share(waits[longest]))} {longest}" if share(waits[longest]) >= LEAST_SHARE else ""
-    communicates = f", communicates alone for {exposed}" if share(verdict.exposed_ns) >= LEAST_SHARE else ""
-    return f"{verdict.limit}: the GPU works for {work} of the time{communicates} and is idle for {idle}{mostly}"
+    mostly = f" ({percent(share(waits[longest]))} {longest})" if share(waits[longest]) >= LEAST_SHARE else ""
+    communicates = f", only communicates {exposed}" if share(verdict.exposed_ns) >= LEAST_SHARE else ""
+    return f"{verdict.limit}: the GPU works {work} of the time{communicates} and is idle {idle}{mostly}"
 
 
 def figures(verdict: TraceVerdict) -> str:
@@ -153,7 +153,7 @@ def _count(count_per_step: float) -> str:
 
 
 def _operations(count_per_step: float, verdict: TraceVerdict) -> str:
-    """Format the number of operators of a CPU or of launches for a GPU: "1 launch", "12.5 operators"."""
+    """Format a count with its noun, operators on a CPU or launches on a GPU: "1 launch", "12.5 operators"."""
     singular, several = ("operator", "operators") if verdict.is_on_cpu else ("launch", "launches")
     return f"{_count(count_per_step)} {singular if count_per_step == 1 else several}"
 
@@ -184,8 +184,10 @@ def phase_table(verdict: TraceVerdict, most: int | None = None) -> Table[PhaseSh
     on_cpu, n_steps = verdict.is_on_cpu, verdict.n_steps or 1
     columns: list[Column[PhaseShare]] = [
         Column("phase", lambda phase: phase.name),
-        Column("in operators" if on_cpu else "work launched in it", lambda p: _seconds(verdict, p.work_ns), SECONDS),
-        Column("other time" if on_cpu else "idle before it", lambda phase: _seconds(verdict, phase.idle_ns), SECONDS),
+        Column("in operators" if on_cpu else "GPU work launched", lambda p: _seconds(verdict, p.work_ns), SECONDS),
+        Column(
+            "other time" if on_cpu else "idle before that work", lambda phase: _seconds(verdict, phase.idle_ns), SECONDS
+        ),
         Column("operators" if on_cpu else "launches", lambda phase: phase.launches / n_steps, COUNTS),
     ]
     return Table(columns, [phase for phase in verdict.phases if phase in longest])
@@ -212,7 +214,7 @@ def advice_table(judged: JudgedTrace) -> Table[TraceAdvice]:
             Column("share", lambda advice: verdict.share(advice.at_most_ns), SHARE),
             Column("time", lambda advice: _seconds(verdict, advice.at_most_ns), SECONDS),
             Column("because", lambda advice: evidence(advice, verdict), wraps=True),
-            Column("talk", lambda advice: f"slide {slide}" if (slide := _CHANGES[advice.change][1]) else ""),
+            Column("2018 talk", lambda advice: f"slide {slide}" if (slide := _CHANGES[advice.change][1]) else ""),
         ],
         judged.advice,
     )
@@ -222,12 +224,12 @@ def evidence(advice: TraceAdvice, verdict: TraceVerdict) -> str:
     """Return the times that an advice rests on, per step."""
     idle, work = (milliseconds(_seconds(verdict, time_ns)) for time_ns in (advice.idle_ns, advice.work_ns))
     launches = _operations(advice.launches / (verdict.n_steps or 1), verdict)
-    waits = f"waits for {idle}"
+    waits = f"{'waits' if verdict.is_on_cpu else 'GPU idle'} for {idle}"
     if not advice.launches:
-        return waits if advice.idle_ns else f"{work} with nothing else beside it"
+        return waits if advice.idle_ns else f"{work} that overlap with nothing"
     works = f"{work} of work by {launches}"
     if advice.change == "host_pauses":
-        return f"waits for {idle} in {_count(advice.launches / (verdict.n_steps or 1))} pauses of 1 ms or more"
+        return f"{waits} in {_count(advice.launches / (verdict.n_steps or 1))} pauses of 1 ms or more"
     if verdict.is_on_cpu:
         return f"{idle} outside of operators, and {works}" if advice.work_ns else f"{idle} between {launches}"
     if advice.idle_ns and advice.work_ns:
@@ -249,7 +251,8 @@ def notes(verdict: TraceVerdict) -> list[str]:
             else "This trace cannot tell a slow network from waiting for other ranks."
         )
     if verdict.bus_bytes_per_s is not None:
-        texts.append(f"Bus bandwidth of the largest all-reduces: {number(verdict.bus_bytes_per_s / 1e9)} GB/s.")
+        bandwidth = f"{number(verdict.bus_bytes_per_s / 1e9)} GB/s"
+        texts.append(f"Bus bandwidth of the largest all-reduces, waiting for other ranks included: {bandwidth}.")
     if verdict.clocks_differ:
         texts.append("Work begins before its launch: the clocks of host and GPU differ, so that causes cannot be told.")
     elif verdict.limit == "cannot be told":

@@ -160,6 +160,11 @@ def test_on_a_cpu_the_wait_for_input_the_update_of_each_parameter_and_python_are
     two_steps = [("ProfilerStep#1", 0, 550), *ranges[1:], ("ProfilerStep#2", 550, 1000)]
     trace = make_trace([], sorted(two_steps, key=lambda r: r[1]), operators={MAIN: (forward, *update)})
     assert "fused_optimizer" not in {each.change for each in advise(trace, judge_training(trace))}  # 30 per step
+    pause = [(600 + 5 * k + 3_000_000 * (k > 30), 604 + 5 * k + 3_000_000 * (k > 30)) for k in range(60)]
+    long_ranges = [("ProfilerStep#1", 0, 4_000_000), ("Optimizer.step#SGD.step", 600, 4_000_000)]
+    paused = make_trace([], long_ranges, operators={MAIN: (forward, *pause)}, end_ns=4_000_000)
+    claims = {each.change: each.at_most_ns for each in advise(paused, judge_training(paused))}
+    assert claims == {"fused_optimizer": 4_000_000 - 600}  # the pause is the update's
     slow = make_trace([], [("ProfilerStep#1", 0, 9_000_000)], operators={MAIN: (forward,)}, end_ns=9_000_000)
     assert [each.change for each in advise(slow, judge_training(slow))] == ["host_pauses"]
 

@@ -21,7 +21,7 @@ def test_a_page_about_a_trace_shows_its_shares_timeline_and_kernels_and_loads_no
     assert "<h1>t.json</h1>" in html
     step_ms = truth.window * planted_traces.TICK_NS * 1e-6 / truth.steps
     assert f"{step_ms:.3g} ms" in html
-    assert re.search(r"<strong>\w+-bound</strong>: the GPU works for", html)
+    assert re.search(r"<strong>\w+-bound</strong>: the GPU works ", html)
     sections = re.findall(r'<section id="(\w+)-0"', html)
     assert [name for name in sections if name not in ("advice", "notes")] == ["time", "timeline", "kernels"]
     charts = [ElementTree.fromstring(svg) for svg in re.findall(r'(<svg [^>]*role="img".*?</svg>)', html, re.DOTALL)]
