@@ -70,8 +70,9 @@ def test_an_optimizer_that_calls_the_whole_step_is_no_update():
 
 
 def test_communication_in_an_update_is_not_its_work():
-    trace = make_trace([launch(1, 0, 20, 600, COPY)], [("Optimizer.step#SGD.step", 0, 650)])
-    assert "fused_optimizer" not in savings(trace)
+    launches = [launch(1, 0, 20, 600, COPY), launch(2, 620, 640, 700, "conv")]
+    trace = make_trace(launches, [("Optimizer.step#SGD.step", 0, 610)])
+    assert savings(trace) == {"overlap_communication": 60, "cuda_graphs": 40}
 
 
 def test_a_long_pause_of_the_host_is_not_shortened_by_launching_many_kernels_at_once():

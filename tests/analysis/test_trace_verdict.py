@@ -97,6 +97,24 @@ def test_while_the_launching_thread_is_idle_the_other_one_decides():
     assert causes(replace(trace, operators={MAIN: ((0, 300),)})) == {"operator": 200, "python": 200, "launch_call": 10}
 
 
+def test_among_other_threads_the_one_of_the_steps_decides_first():
+    launches = [launch(1, 0, 20, 100), launch(2, 50, 70, 100, thread=(1, 3)), launch(3, 500, 510, 600, thread=AUTOGRAD)]
+    waits = ApiCall("cudaStreamSynchronize", 3, 0, 100, 300, 1)
+    trace = make_trace(launches, [("ProfilerStep#1", 0, 600)], operators={MAIN: ((100, 300),)})
+    shown = causes(replace(trace, calls=(*trace.calls, waits)))
+    assert shown == {"operator": 200, "python": 200, "launch_call": 10, "dispatch": 20}
+
+
+def test_of_ranges_with_the_same_launches_the_longer_ones_are_the_steps():
+    ranges = [
+        each
+        for k in range(4)
+        for each in ((f"step {k}", 1000 * k, 1000 * k + 900), ("inner", 1000 * k, 1000 * k + 500))
+    ]
+    window = find_window(make_trace(launches_in([("", 1000 * k, 0) for k in range(4)]), ranges))
+    assert window.step_name == "step N"
+
+
 def test_idle_time_before_work_without_a_launch_is_unknown_and_may_leave_the_verdict_open():
     lost = (None, Activity("kernel", "k", 7, 99, 900, 1000))
     verdict = judge(make_trace([launch(1, 0, 20, 400), lost]))
