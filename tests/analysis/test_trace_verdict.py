@@ -106,11 +106,8 @@ def test_among_other_threads_the_one_of_the_steps_decides_first():
 
 
 def test_of_ranges_with_the_same_launches_the_longer_ones_are_the_steps():
-    ranges = [
-        each
-        for k in range(4)
-        for each in ((f"step {k}", 1000 * k, 1000 * k + 900), ("inner", 1000 * k, 1000 * k + 500))
-    ]
+    both = (("inner", 500), ("step", 900))
+    ranges = [(f"{name} {k}", 1000 * k, 1000 * k + length) for k in range(4) for name, length in both]
     window = find_window(make_trace(launches_in([("", 1000 * k, 0) for k in range(4)]), ranges))
     assert window.step_name == "step N"
 
