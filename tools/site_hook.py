@@ -22,6 +22,7 @@ PAGES = {
     "CONTRIBUTING.md": "contributing.md",
     "CHANGELOG.md": "changelog.md",
     "results/README.md": "results.md",
+    "results/pytorch/README.md": "public-traces.md",
 }
 """Where pages of the repository stand in the site. Other pages of docs/ keep their place."""
 LANGUAGES = {".py": "python", ".toml": "toml", ".yml": "yaml", ".txt": "text", ".tsv": "text", "": "text"}
