@@ -27,9 +27,6 @@ TIMELINES = (".json", ".json.gz", ".sqlite", ".nsys-rep", ".qdrep", ".qdstrm")
 PROFILES = "profile-*.json.gz"
 """The pattern of the timeline files that `tcbench profile` writes beside records."""
 
-HANDLER_TRACES = "*.pt.trace.json*"
-"""The pattern of the files that PyTorch's `tensorboard_trace_handler` writes."""
-
 _START_TIME = re.compile(r"(?:^|-)(\d{8}-\d{6})(?:-(\d+))?(?:_.*)?$")
 """The end of a run's file name: start time (UTC), a number if several runs started in that second, and a label."""
 
@@ -241,7 +238,7 @@ def split_timelines(paths: Iterable[Path]) -> tuple[list[Path], list[Path]]:
 
 def split_profiler_traces(names: Iterable[str] | None) -> tuple[list[Path], list[str] | None]:
     """Split names into traces of other profilers and all others; None stays None. A folder without records stands for
-    the traces that PyTorch's `tensorboard_trace_handler` wrote to it."""
+    the traces in it, such as those of PyTorch's `tensorboard_trace_handler`."""
     from tcbench import tracing
     from tcbench.core.store import SUFFIX
 
@@ -251,12 +248,15 @@ def split_profiler_traces(names: Iterable[str] | None) -> tuple[list[Path], list
     other_names: list[str] = []
     for name in names:
         path = Path(name)
-        if path.is_dir() and (handled := sorted(path.glob(HANDLER_TRACES))) and not any(path.rglob(f"*{SUFFIX}")):
-            traces += handled
-        elif name.lower().endswith(TIMELINES) and path.is_file() and tracing.is_training(path):
-            traces.append(path)
-        else:
-            other_names.append(name)
+        has_records = path.is_dir() and any(path.rglob(f"*{SUFFIX}"))
+        files_there = sorted(path.iterdir()) if path.is_dir() and not has_records else [path]
+        recorded = [
+            file
+            for file in files_there
+            if file.name.lower().endswith(TIMELINES) and file.is_file() and tracing.is_training(file)
+        ]
+        traces += recorded
+        other_names += [] if recorded else [name]
     return traces, other_names
 
 

@@ -71,12 +71,12 @@ class _Parser:
     def _object_members(self) -> Iterator[tuple[str, Any]]:
         self._expect("{")
         while self._peek() != "}":
-            key = self._value()
+            key = self._parse()
             self._expect(":")
             if key == EVENTS and self._peek() == "[":
                 yield from ((EVENTS, event) for event in self._elements())
             else:
-                yield str(key), self._value()
+                yield str(key), self._parse()
             if self._peek() != "}":
                 self._expect(",")
         self._expect("}")
@@ -84,17 +84,17 @@ class _Parser:
     def _elements(self) -> Iterator[Any]:
         self._expect("[")
         while self._peek() != "]":
-            yield self._value()
+            yield self._parse()
             if self._peek() != "]":
                 self._expect(",")
         self._expect("]")
 
-    def _value(self) -> Any:
+    def _parse(self) -> Any:
         self._peek()
         piece_bytes = self._piece_bytes
         while True:
             try:
-                value, end = _DECODER.raw_decode(self._text, self._position)
+                parsed, end = _DECODER.raw_decode(self._text, self._position)
             except json.JSONDecodeError as error:
                 # An unfinished value fails at the end of the text, except for a string, which fails at its begin.
                 unfinished = error.msg.startswith("Unterminated string") or error.pos > len(self._text) - 16
@@ -103,7 +103,7 @@ class _Parser:
             else:
                 if end < len(self._text) - len("e+") or self._ended:  # else a number may go on in the next piece
                     self._position = end
-                    return value
+                    return parsed
             if len(self._text) - self._position > _MOST_VALUE_CHARACTERS:
                 raise _TooLargeError(f"an event of more than {_MOST_VALUE_CHARACTERS >> 20} MiB; not a trace")
             self._read(piece_bytes)

@@ -73,13 +73,13 @@ def read(path: Path, most_bytes: int = MOST_BYTES) -> TrainingTrace:
     """Return the trace in a file of at most `most_bytes` when unpacked. Raises TraceError."""
     builder = _Builder()
     index = -1
-    for key, value in json_stream.members(path, most_bytes):
+    for key, member in json_stream.members(path, most_bytes):
         if key != json_stream.EVENTS:
-            builder.add_header(key, value)
+            builder.add_header(key, member)
             continue
         index += 1
         try:
-            builder.add_event(value)
+            builder.add_event(member)
         except (KeyError, TypeError, ValueError, AttributeError, InvalidOperation, OverflowError) as error:
             is_missing = isinstance(error, KeyError)
             reason = f"{'no' if is_missing else 'a wrong'} value: {plain(str(error))[:80]}"
@@ -113,16 +113,16 @@ class _Builder:
         self._rank: int | None = None
         self._begin_ns, self._end_ns, self._invalid_events = MOST_NS, -MOST_NS, 0
 
-    def add_header(self, key: str, value: Any) -> None:
+    def add_header(self, key: str, member: Any) -> None:
         """Add a member of the top-level object besides the events."""
-        if key == "deviceProperties" and isinstance(value, list):
-            devices = [device for device in value if isinstance(device, dict)]
+        if key == "deviceProperties" and isinstance(member, list):
+            devices = [device for device in member if isinstance(device, dict)]
             self._device_names = {device.get("id", 0): plain(str(device.get("name", ""))) for device in devices}
-        elif key == "distributedInfo" and isinstance(value, dict):
-            rank, ranks = value.get("rank"), value.get("world_size")
+        elif key == "distributedInfo" and isinstance(member, dict):
+            rank, ranks = member.get("rank"), member.get("world_size")
             self._rank = rank if isinstance(rank, int) else None
             self._ranks = ranks if isinstance(ranks, int) and ranks > 0 else 1
-        elif key in _OVERHEADS and value:
+        elif key in _OVERHEADS and member:
             self._overheads[_OVERHEADS[key]] = True
 
     def add_event(self, event: dict[str, Any]) -> None:
@@ -266,9 +266,9 @@ def disjoint_times(times_ns: array[int]) -> tuple[tuple[int, int], ...]:
     return tuple(merged)
 
 
-def _identifier(value: Any) -> int:
+def _identifier(identifier: Any) -> int:
     """Return the id of a process or thread. Words, which Kineto writes for a few rows, become a number of their own."""
-    return value if isinstance(value, int) else zlib.crc32(str(value).encode())
+    return identifier if isinstance(identifier, int) else zlib.crc32(str(identifier).encode())
 
 
 def _nanoseconds(microseconds: int | str) -> int:

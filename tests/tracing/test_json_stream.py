@@ -19,7 +19,7 @@ TRACE = r"""{"whole": 1712195495, "negative": -1.5e+3 , "large": 1E-07,"fraction
 def test_a_trace_in_pieces_has_the_members_of_the_whole(text, piece_bytes):
     expected = json.loads(text, parse_float=str, parse_constant=str)
     members = expected.items() if isinstance(expected, dict) else [("traceEvents", expected)]
-    flat = [(key, each) for key, value in members for each in (value if key == "traceEvents" else [value])]
+    flat = [(key, each) for key, member in members for each in (member if key == "traceEvents" else [member])]
     # Blanks in front shift the ends of the pieces.
     for shift in range(8):
         file = io.BytesIO((" " * shift + text).encode())

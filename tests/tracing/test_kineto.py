@@ -124,7 +124,7 @@ def refusal(path, most_bytes=1 << 24):
 
 
 @pytest.mark.parametrize(
-    ("field", "value"),
+    ("field", "content"),
     [
         ("ts", "soon"),
         ("ts", None),
@@ -136,8 +136,8 @@ def refusal(path, most_bytes=1 << 24):
         ("args", 3),
     ],
 )
-def test_a_damaged_event_is_named(tmp_path, field, value):
-    events = [SMALL[0], {**SMALL[1], field: value}]
+def test_a_damaged_event_is_named(tmp_path, field, content):
+    events = [SMALL[0], {**SMALL[1], field: content}]
     path = write(tmp_path / "t.json", events, schemaVersion=1, deviceProperties=[])
     assert "event 1 of the Chrome trace is damaged" in refusal(path)
 

@@ -337,10 +337,10 @@ def test_any_value_in_any_column_is_read_or_refused(report):
     with closing(sqlite3.connect(report.path)) as database:
         tables = [name for (name,) in database.execute("SELECT name FROM sqlite_master")]
         columns = [(t, name) for t in tables for _, name, *_ in database.execute(f"PRAGMA table_info({t})")]
-    for (table, column), value in itertools.product(columns, ("NULL", "'soon'", "x'e4'", "1.5", "-1", "1 << 62")):
+    for (table, column), odd in itertools.product(columns, ("NULL", "'soon'", "x'e4'", "1.5", "-1", "1 << 62")):
         report.path.write_bytes(content)
         with closing(sqlite3.connect(report.path)) as database:
-            database.execute(f'UPDATE {table} SET "{column}" = {value}')
+            database.execute(f'UPDATE {table} SET "{column}" = {odd}')
             database.commit()
         for read in (tracing.read, tracing.read_training):
             try:

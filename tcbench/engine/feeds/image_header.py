@@ -97,7 +97,7 @@ def _png_damage(png: bytes) -> str | None:
     width, height = int.from_bytes(png[16:20], "big"), int.from_bytes(png[20:24], "big")
     channels = {2: 3, 4: 2, 6: 4}.get(png[25], 1)
     passes = _ADAM7 if png[28] else ((0, 0, 1, 1),)
-    sizes = (((width - x + dx - 1) // dx, (height - y + dy - 1) // dy) for x, y, dx, dy in passes)
+    sizes = (((width - left + dx - 1) // dx, (height - top + dy - 1) // dy) for left, top, dx, dy in passes)
     n_bytes = sum((1 + columns * channels) * rows for columns, rows in sizes if columns > 0 and rows > 0)
     try:
         rows = zlib.decompressobj().decompress(b"".join(packed), n_bytes)

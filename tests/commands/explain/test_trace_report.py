@@ -130,7 +130,7 @@ if TRACES:  # a folder of these traces, which are not in this repository
         assert trace["causes"]["unknown"] < 0.05 * trace["idle"]
 
 
-def test_a_folder_of_pytorchs_handler_stands_for_its_traces(tmp_path):
+def test_a_folder_without_records_stands_for_its_traces(tmp_path):
     folder = tmp_path / "log"
     folder.mkdir()
     for seed in (3, 5):
