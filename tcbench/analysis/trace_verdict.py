@@ -113,6 +113,10 @@ class TraceVerdict:
         """Launching calls per step, None if no steps were found."""
         return self.launches / self.n_steps if self.n_steps else None
 
+    def per_step_s(self, time_ns: float) -> float:
+        """Return a time of the window in seconds per step, or of the whole window if no steps were found."""
+        return time_ns * 1e-9 / (self.n_steps or 1)
+
     def share(self, time_ns: float) -> float:
         """Return a time as a share of the window."""
         return time_ns / self.window_ns if self.window_ns else 0.0

@@ -31,11 +31,6 @@ class UserRange(msgspec.Struct, frozen=True):
     begin_ns: int
     end_ns: int
 
-    @property
-    def duration_ns(self) -> int:
-        """The length of the range."""
-        return self.end_ns - self.begin_ns
-
 
 class Collective(msgspec.Struct, frozen=True):
     """A host range in which a thread started a collective operation of `bytes` per rank among `ranks`."""

@@ -20,13 +20,14 @@ def show(console: Screen, waits: RankWaits) -> None:
     per_step, line = " per step" if waits.ranks[0].verdict.n_steps else "", "No rank is slower than the others by 1%."
     if slowest := waits.slowest:
         lead_ns = waits.lead_ns(slowest)
-        lead = f"{milliseconds(_mean_s(slowest, lead_ns))}{per_step} ({percent(slowest.verdict.share(lead_ns))}) longer"
+        lead_ms, share = milliseconds(slowest.verdict.per_step_s(lead_ns)), percent(slowest.verdict.share(lead_ns))
+        lead = f"{lead_ms}{per_step} ({share}) longer"
         line = f"rank {slowest.rank} is the slowest: the other ranks wait {lead} than it does, on average"
     columns: list[Column[RankWait]] = [
         Column("rank", lambda each: each.rank, COUNT),
-        Column("transfer", lambda each: _mean_s(each, each.transfer_ns), SECONDS),
-        Column("waiting for ranks", lambda each: _mean_s(each, each.waiting_ns), SECONDS),
-        Column("with no other work beside it", lambda each: _mean_s(each, each.exposed_waiting_ns), SECONDS),
+        Column("transfer", lambda each: each.verdict.per_step_s(each.transfer_ns), SECONDS),
+        Column("waiting for ranks", lambda each: each.verdict.per_step_s(each.waiting_ns), SECONDS),
+        Column("with no other work beside it", lambda each: each.verdict.per_step_s(each.exposed_waiting_ns), SECONDS),
         Column("last to arrive", lambda each: each.times_last, COUNT),
     ]
     collectives = f"{counted(waits.collectives, 'collective')} of a process group that all traces share"
@@ -34,11 +35,6 @@ def show(console: Screen, waits: RankWaits) -> None:
     console.table(Table(columns, waits.ranks), f"Time{per_step} in {collectives}")
     if waits.ranks[0].verdict.ranks > len(waits.ranks):
         console.say("Ranks of the group without a trace may arrive last: waiting may be longer, and transfer shorter.")
-
-
-def _mean_s(rank: RankWait, time_ns: float) -> float:
-    """Return a time of the window per step; as it is if there are no steps."""
-    return time_ns * 1e-9 / (rank.verdict.n_steps or 1)
 
 
 def rank_fields(waits: RankWaits) -> dict[str, object]:

@@ -11,7 +11,7 @@ from tcbench.core.training_trace import Overhead
 from tcbench.run.training_traces import JudgedTrace
 from tcbench.show.document import document
 from tcbench.show.format import counted, listed, milliseconds, number, percent
-from tcbench.show.tables import SECONDS, SHARE, Column, Kind, Screen, Table
+from tcbench.show.tables import SHARE, Column, Kind, Screen, Table
 
 LEAST_SHARE = 0.0005
 """The smallest share that has a line."""
@@ -158,12 +158,9 @@ def _operations(count_per_step: float, verdict: TraceVerdict) -> str:
     return f"{_count(count_per_step)} {singular if count_per_step == 1 else several}"
 
 
-def _seconds(verdict: TraceVerdict, time_ns: int) -> float:
-    """Return a time of the window per step, to 0.1 µs; as it is if there are no steps."""
-    return round(time_ns * 1e-9 / (verdict.n_steps or 1), 7)
-
-
 COUNTS = Kind(_count)
+TIMES = Kind(lambda seconds: milliseconds(round(seconds, 7)))
+"""Times to 0.1 µs, the resolution of a trace per step."""
 
 
 def time_table(verdict: TraceVerdict) -> Table[tuple[str, int]]:
@@ -172,7 +169,7 @@ def time_table(verdict: TraceVerdict) -> Table[tuple[str, int]]:
         [
             Column("CPU time" if verdict.is_on_cpu else "GPU time", lambda row: row[0]),
             Column("share", lambda row: verdict.share(row[1]), SHARE),
-            Column(f"time{_per_step(verdict)}", lambda row: _seconds(verdict, row[1]), SECONDS),
+            Column(f"time{_per_step(verdict)}", lambda row: verdict.per_step_s(row[1]), TIMES),
         ],
         labelled_times(verdict),
     )
@@ -184,9 +181,11 @@ def phase_table(verdict: TraceVerdict, most: int | None = None) -> Table[PhaseSh
     on_cpu, n_steps = verdict.is_on_cpu, verdict.n_steps or 1
     columns: list[Column[PhaseShare]] = [
         Column("phase", lambda phase: phase.name),
-        Column("in operators" if on_cpu else "GPU work launched", lambda p: _seconds(verdict, p.work_ns), SECONDS),
+        Column("in operators" if on_cpu else "GPU work launched", lambda p: verdict.per_step_s(p.work_ns), TIMES),
         Column(
-            "other time" if on_cpu else "idle before that work", lambda phase: _seconds(verdict, phase.idle_ns), SECONDS
+            "other time" if on_cpu else "idle before that work",
+            lambda phase: verdict.per_step_s(phase.idle_ns),
+            TIMES,
         ),
         Column("operators" if on_cpu else "launches", lambda phase: phase.launches / n_steps, COUNTS),
     ]
@@ -199,7 +198,7 @@ def kernel_table(verdict: TraceVerdict, most: int) -> Table[TraceKernel]:
         Column("kernel or copy", lambda kernel: kernel.name),
         Column("kind", lambda kernel: kernel.kind, spare=True),
         Column("share", lambda kernel: verdict.share(kernel.time_ns), SHARE),
-        Column("time", lambda kernel: _seconds(verdict, kernel.time_ns), SECONDS),
+        Column("time", lambda kernel: verdict.per_step_s(kernel.time_ns), TIMES),
         Column("launches", lambda kernel: kernel.launches / (verdict.n_steps or 1), COUNTS),
     ]
     return Table(columns, kernel_times(verdict.window)[:most])
@@ -212,7 +211,7 @@ def advice_table(judged: JudgedTrace) -> Table[TraceAdvice]:
         [
             Column("change", lambda advice: _CHANGES[advice.change][0], wraps=True),
             Column("share", lambda advice: verdict.share(advice.at_most_ns), SHARE),
-            Column("time", lambda advice: _seconds(verdict, advice.at_most_ns), SECONDS),
+            Column("time", lambda advice: verdict.per_step_s(advice.at_most_ns), TIMES),
             Column("because", lambda advice: evidence(advice, verdict), wraps=True),
             Column("2018 talk", lambda advice: f"slide {slide}" if (slide := _CHANGES[advice.change][1]) else ""),
         ],
@@ -222,7 +221,7 @@ def advice_table(judged: JudgedTrace) -> Table[TraceAdvice]:
 
 def evidence(advice: TraceAdvice, verdict: TraceVerdict) -> str:
     """Return the times that an advice rests on, per step."""
-    idle, work = (milliseconds(_seconds(verdict, time_ns)) for time_ns in (advice.idle_ns, advice.work_ns))
+    idle, work = (milliseconds(verdict.per_step_s(time_ns)) for time_ns in (advice.idle_ns, advice.work_ns))
     launches = _operations(advice.launches / (verdict.n_steps or 1), verdict)
     waits = f"{'waits' if verdict.is_on_cpu else 'GPU idle'} for {idle}"
     if not advice.launches:
@@ -301,8 +300,8 @@ def _fields(judged: JudgedTrace) -> dict[str, object]:
             {
                 "name": phase.name,
                 "launches": phase.launches / n_steps,
-                "work_s": phase.work_ns * 1e-9 / n_steps,
-                "idle_s": phase.idle_ns * 1e-9 / n_steps,
+                "work_s": verdict.per_step_s(phase.work_ns),
+                "idle_s": verdict.per_step_s(phase.idle_ns),
             }
             for phase in verdict.phases
         ],
@@ -311,7 +310,7 @@ def _fields(judged: JudgedTrace) -> dict[str, object]:
                 "name": kernel.name,
                 "kind": kernel.kind,
                 "launches": kernel.launches / n_steps,
-                "time_s": kernel.time_ns * 1e-9 / n_steps,
+                "time_s": verdict.per_step_s(kernel.time_ns),
                 "share": share(kernel.time_ns),
             }
             for kernel in kernels

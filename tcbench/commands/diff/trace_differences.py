@@ -39,8 +39,8 @@ def diff_traces(base: JudgedTrace, current: JudgedTrace) -> Diff:
     step = StepPart(
         "step",
         None,
-        _per_step_s(base.verdict, base.verdict.window_ns),
-        _per_step_s(current.verdict, current.verdict.window_ns),
+        base.verdict.per_step_s(base.verdict.window_ns),
+        current.verdict.per_step_s(current.verdict.window_ns),
     )
     levels = [make_level("time", clock, step, merged_parts(*map(_times, verdicts)), "rounding")]
     rest = "overlap of phases" if on_cpu else "overlap of phases, and idle time before launches that are not known"
@@ -60,13 +60,9 @@ def _side(judged: JudgedTrace) -> DiffSide:
     return DiffSide(label, verdict.device_name, 1, verdict.n_steps, None)
 
 
-def _per_step_s(verdict: TraceVerdict, time_ns: float) -> float:
-    return time_ns * 1e-9 / (verdict.n_steps or 1)
-
-
 def _times(verdict: TraceVerdict) -> dict[PartKey, float]:
     """Return the seconds per step that the step divides into."""
-    return {(text, None): _per_step_s(verdict, time_ns) for text, time_ns in labelled_times(verdict, 0.0)}
+    return {(text, None): verdict.per_step_s(time_ns) for text, time_ns in labelled_times(verdict, 0.0)}
 
 
 def _phases(verdict: TraceVerdict) -> dict[PartKey, float]:
@@ -74,13 +70,13 @@ def _phases(verdict: TraceVerdict) -> dict[PartKey, float]:
     idle = "outside of operators" if verdict.is_on_cpu else "idle before"
     times = [(phase.name, phase.work_ns) for phase in verdict.phases]
     times += [(f"{phase.name}: {idle}", phase.idle_ns) for phase in verdict.phases]
-    return {(name, None): _per_step_s(verdict, time_ns) for name, time_ns in times}
+    return {(name, None): verdict.per_step_s(time_ns) for name, time_ns in times}
 
 
 def _kernels(verdict: TraceVerdict) -> tuple[dict[PartKey, float], dict[PartKey, float]]:
     """Return two mappings, of the seconds per step and of the launches per step of each kernel."""
     kernels = kernel_times(verdict.window)
     keys: list[PartKey] = [(kernel.name, None) for kernel in kernels]
-    times_s = (_per_step_s(verdict, kernel.time_ns) for kernel in kernels)
+    times_s = (verdict.per_step_s(kernel.time_ns) for kernel in kernels)
     launches = (kernel.launches / (verdict.n_steps or 1) for kernel in kernels)
     return dict(zip(keys, times_s, strict=True)), dict(zip(keys, launches, strict=True))

@@ -82,7 +82,7 @@ def _sections(
 def _bar(verdict: TraceVerdict) -> Drawing:
     """Draw the shares of a step as one bar."""
     page = ChartPage("", "", ())
-    times = [(text, time_ns * 1e-9 / (verdict.n_steps or 1)) for text, time_ns in labelled_times(verdict)]
+    times = [(text, verdict.per_step_s(time_ns)) for text, time_ns in labelled_times(verdict)]
     total_s = math.fsum(time_s for _, time_s in times)
     fills = list(zip(itertools.cycle(SERIES), times, strict=False))
     page.legend([[Patch(label=f"{percent(time_s / total_s)} {text}", **fill.patch)] for fill, (text, time_s) in fills])
