@@ -136,8 +136,8 @@ def _host_phases(trace: TrainingTrace, window: Window, work: _Times) -> tuple[Ph
 
 
 def backward_times(trace: TrainingTrace, main: ThreadKey) -> list[tuple[int, int]]:
-    """Return the time of the backward pass: on each thread the operators of automatic differentiation, joined where no
-    other operator lies between two of them."""
+    """Return the time of the backward pass: the operators of automatic differentiation on any thread, joined where no
+    other operator of the main thread lies between two of them."""
     backward = intervals.union(time for times in trace.backward.values() for time in times)
     other_operators = intervals.difference(trace.operators.get(main, ()), backward)
     gaps = [(end, begin) for (_, end), (begin, _) in itertools.pairwise(backward)]

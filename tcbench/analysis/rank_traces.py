@@ -59,7 +59,7 @@ class RankWaits:
 
 
 def rank_waits(traces: Sequence[tuple[TrainingTrace, TraceVerdict]]) -> RankWaits | None:
-    """Return the waiting of the ranks that the traces are from, or None if they do not name several ranks of a run."""
+    """Return how long each rank waited for the others, or None if the traces do not name several ranks of a run."""
     ranks, world_sizes = {trace.rank for trace, _ in traces}, {trace.ranks for trace, _ in traces}
     if len(ranks) < 2 or world_sizes == {1}:
         return None

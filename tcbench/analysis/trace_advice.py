@@ -72,7 +72,7 @@ class TraceAdvice:
     """A change, and the time of the window that it saves at most.
 
     It claims `idle_ns` of the GPU's idle time, and `work_ns` in which nothing ran but the work that it concerns.
-    `launches` counts the launches of that work and of the work at the ends of the idle gaps."""
+    `launches` counts the launches of that work; for idle time alone, those that ended it. It is 0 if none is known."""
 
     change: Change
     at_most_ns: int

@@ -62,7 +62,7 @@ class IdleGap:
 
 
 def idle_gaps(trace: TrainingTrace, window: Window) -> Iterator[IdleGap]:
-    """Yield the idle time of the window's device in order, with its causes."""
+    """Yield the idle time of the window's device with its causes: gap after gap, the parts of a gap in no order."""
     host, latency_ns, long_call_ns = _Host(trace, window), launch_latency_ns(window), _long_call_ns(window)
     for begin, end, last_stream, activity, launch in _raw_gaps(window):
         if launch is None:

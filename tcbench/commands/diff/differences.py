@@ -316,7 +316,7 @@ def _in_steps(timeline: Timeline, spans: Iterable[Span]) -> Iterable[Span]:
 def merged_parts(
     base: _PerPart, current: _PerPart, *, launches: tuple[_PerPart, _PerPart] = ({}, {})
 ) -> list[StepPart]:
-    """Return the parts that take time on either side. `base` and `current` hold the seconds per step by part, and
+    """Return the parts that take time on at least one side. `base` and `current` map parts to seconds per step, and
     `launches` the launches per step of both sides."""
     return [
         StepPart(*key, base.get(key), current.get(key), None, *(counts.get(key) for counts in launches))
