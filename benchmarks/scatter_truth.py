@@ -1,11 +1,15 @@
 """Check whether the factors within a run cover the truth, on simulated runs whose true levels are known.
 
     uv run python benchmarks/scatter_truth.py --runs 2000
+    uv run python benchmarks/scatter_truth.py --few --runs 10000
     uv run python benchmarks/scatter_truth.py --records results/*/cpu-*.jsonl
 
 Each run has 20 cells; the base has three trials, half of the others two and the rest one, as where four minutes end
 amid a round. Each factor over the base is judged as a run's table does. `of wild`: of the cells that vary most, one in
 ten. `called`: the share of cells as fast as the base whose interval excludes 1; `seen`: of those 1.77 times as fast.
+
+With `--few` the runs have 2 to 20 cells of 3 to 8 trials each, whose noise is equal, or five times as large in one cell
+that is not the base. `noisy`: the factors of that cell; `others`: those of two cells with equal noise.
 
 With `--records` half of the cells of each real run, drawn by the seed, are cut to their first trial, and the factors of
 any two cells of a batch size are compared with those of all trials. `holds`: the interval of the cut run holds the
@@ -63,6 +67,34 @@ def run(machine: Machine, draw: random.Random, trials: list[int]) -> tuple[list[
     return [*cells], sigmas
 
 
+def coverage(cells: int, trials: int, noisy: bool, runs: int, seed: int) -> tuple[float, float | None]:
+    """Return how often the 95% interval holds the true factor over the base: for the second cell, which is noisy if
+    `noisy`, and for all later ones (None without any)."""
+    draw, sigmas = random.Random(seed), [SIGMA * (5 if noisy and cell == 1 else 1) for cell in range(cells)]
+    second, later = [], []
+    for _ in range(runs):
+        simulated = [[(trial, draw.gauss(0, sigma)) for trial in range(trials)] for sigma in sigmas]
+        fitted = scatter.scatter(simulated)
+        assert fitted is not None
+        base, *groups = (fitted.group(cell) for cell in simulated)
+        holds = [welch.log_ratio(group, base).interval().holds(1.0) for group in groups]
+        second.append(holds[0])
+        later += holds[1:]
+    return sum(second) / len(second), sum(later) / len(later) if later else None
+
+
+def of_few(runs: int, seed: int) -> None:
+    """Print the coverage in runs of few and of many cells."""
+    print(f"{'cells':>5} {'trials':>6} {'equal noise':>11} {'noisy':>6} {'others':>6}")
+    for cells in (2, 3, 5, 8, 20):
+        for trials in (3, 5, 8):
+            second, later = coverage(cells, trials, False, runs, seed)
+            equal = second if later is None else (second + (cells - 2) * later) / (cells - 1)
+            noisy, others = coverage(cells, trials, True, runs, seed + 1)
+            rest = "-" if others is None else f"{others:.1%}"
+            print(f"{cells:5} {trials:6} {equal:11.1%} {noisy:6.1%} {rest:>6}", flush=True)
+
+
 def cut(records: list[Record], draw: random.Random) -> list[Record]:
     """Return the records without later trials of half of the cells."""
     cells = list(dict.fromkeys(record.cell for record in records))
@@ -104,7 +136,11 @@ def main() -> None:
     options.add_argument("--runs", type=int, default=2000)
     options.add_argument("--seed", type=int, default=0)
     options.add_argument("--records", type=Path, nargs="+", help="real runs in place of simulated ones")
+    options.add_argument("--few", action="store_true", help="runs of 2 to 20 cells with equal numbers of trials")
     chosen = options.parse_args()
+    if chosen.few:
+        of_few(chosen.runs, chosen.seed)
+        return
     if chosen.records:
         of_records(chosen.records, chosen.seed)
         return

@@ -31,6 +31,7 @@ class SampleStats:
     - `n`: the number of trials, or the effective sample size.
     - `degrees`: degrees of freedom of the variance (None: n - 1).
     - `pool`: two sides with the same pool share `shared` degrees of freedom and the drift of their common rounds.
+    - `pool_degrees`: the degrees of freedom of all sides of the pool together.
     - `rounds`, `drift`: the rounds of the trials, and the variance of their effect (`tcbench.analysis.scatter`)."""
 
     n: float
@@ -38,6 +39,7 @@ class SampleStats:
     variance: float
     degrees: float | None = None
     shared: float = 0.0
+    pool_degrees: float = math.inf
     drift: float = 0.0
     drift_degrees: float = 1.0
     pool: tuple[str, ...] = ()
@@ -81,7 +83,8 @@ class SampleStats:
         """Return the statistics with `more` additional trials, assuming that mean and variance stay the same."""
         if not more:
             return self
-        return replace(self, n=self.n + more, degrees=None if self.degrees is None else self.degrees + more)
+        degrees = None if self.degrees is None else self.degrees + more
+        return replace(self, n=self.n + more, degrees=degrees, pool_degrees=self.pool_degrees + more)
 
     @property
     def squared_error(self) -> tuple[float, float]:
@@ -229,7 +232,8 @@ def _error_of_difference(first: SampleStats, second: SampleStats) -> tuple[float
     common_rounds = len(first.rounds & second.rounds) + further_rounds
     drift_factor = max(0.0, 1 / first.n + 1 / second.n - 2 * common_rounds / (first.n * second.n))
     error, degrees = _combine_errors([*parts, (first.drift * drift_factor, first.drift_degrees)])
-    return error, min(degrees, first.squared_error[1] + second.squared_error[1] - first.shared)
+    of_both = parts[0][1] + parts[1][1] - min(first.shared, second.shared)
+    return error, min(degrees, of_both, first.pool_degrees)
 
 
 def _combine_errors(parts: Sequence[tuple[float, float]]) -> tuple[float, float]:

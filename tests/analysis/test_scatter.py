@@ -32,10 +32,12 @@ def test_a_cell_with_one_trial_takes_the_runs_scatter_and_others_are_drawn_towar
     fit = scatter.scatter(trials)
     alone, among = fit.group(trials[4]), fit.group(trials[0])
     assert (alone.n, alone.mean, alone.variance, alone.degrees) == (1, trials[4][0][1], fit.variance, scatter.WEIGHT)
-    assert (among.n, among.degrees) == (3, scatter.WEIGHT + 2)
-    left = [log - fit.round_effects[k] for k, log in trials[0]]
+    # The rounds, which four cells share, take a quarter of the degrees of freedom of each cell's residuals.
+    own_degrees, left = 2 * 3 / 4, [log - fit.round_effects[k] for k, log in trials[0]]
     squares = sum((log - sum(left) / 3) ** 2 for log in left)
-    assert among.variance == pytest.approx((scatter.WEIGHT * fit.variance + squares) / (scatter.WEIGHT + 2))
+    weight = scatter.LEAST_WEIGHT
+    assert among.variance == pytest.approx((weight * fit.variance + squares) / (weight + own_degrees))
+    assert own_degrees < among.degrees < own_degrees + scatter.WEIGHT
 
 
 def test_a_large_factor_of_one_trial_is_decided_and_a_small_one_is_not():
@@ -102,3 +104,22 @@ def test_factors_over_the_base_cover_the_truth(machine, trials):
         fit = scatter.scatter(cell_trials)
         covered += [ratio(fit, cell, cell_trials[0]).holds(1.0) for cell in cell_trials[1:]]
     assert sum(covered) / len(covered) >= 0.92
+
+
+def test_the_factor_of_two_cells_has_the_interval_of_the_paired_t_test():
+    trials = cells((0.0, 5), (0.3, 5), drift=(0.0, 0.2, -0.1, 0.1, 0.0))
+    paired = welch.SampleStats.from_values([b - a for (_, a), (_, b) in zip(*trials, strict=True)]).mean_interval
+    interval = ratio(scatter.scatter(trials), trials[1], trials[0])
+    assert (interval.low, interval.high) == pytest.approx((math.exp(paired.low), math.exp(paired.high)))
+
+
+@pytest.mark.parametrize(("n_cells", "n"), [(3, 3), (5, 5)])
+@pytest.mark.parametrize(("noise", "least"), [(1, 0.945), (5, 0.89)])
+def test_factors_of_few_cells_cover_the_truth_if_one_cell_is_noisy(n_cells, n, noise, least):
+    """`benchmarks/scatter_truth.py --few` has more of them."""
+    draw, covered = random.Random(1), []
+    for _ in range(1500):
+        sigmas = [0.02, 0.02 * noise, *[0.02] * (n_cells - 2)]
+        trials = [[(k, draw.gauss(0, sigma)) for k in range(n)] for sigma in sigmas]
+        covered.append(ratio(scatter.scatter(trials), trials[1], trials[0]).holds(1.0))
+    assert least <= sum(covered) / len(covered) <= 0.975

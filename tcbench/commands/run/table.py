@@ -86,9 +86,8 @@ def footnotes(summaries: Sequence[CellSummary]) -> list[str]:
         lines.append(Caution(f"±: over the steps of one trial each, not judged; {TAKE_ENOUGH}."))
     elif units:
         single_trial = " or ".join([cells.BY_THE_RUN] * ("run" in units) + ["over its steps"] * ("steps" in units))
-        shared = ", including noise that the run's cells share" * (
-            sum(s.images_per_s is not None for s in summaries) > 1
-        )
+        several = sum(summary.images_per_s is not None for summary in summaries) > 1
+        shared = ": the noise of the cell and of the run's other cells, and drift, which cancels in ratios" * several
         single_trial = single_trial and f"; for a cell with one trial, {single_trial}"
         lines.append(f"±: 95% interval over trials{shared}{single_trial}.")
     return lines + [Caution(f"{line[:1].upper()}{line[1:]}.") for line in emulation_lines(s.cell for s in summaries)]

@@ -40,7 +40,7 @@ def test_a_reader_of_nothing_else_learns_what_brought_it_what_holds_it_back_what
     results = reports.results(reports.ladders(5))
     assert words(build(results).lead) == (
         "The fastest of 20 cells is fp32 + dali + batched + nhwc + fused + static_graph at batch size 8: 78.7 images/s "
-        "± 1.2%, 1.76× fp32 (1.73× to 1.78×)."
+        "± 1.3%, 1.76× fp32 (1.73× to 1.78×)."
     )
     assert summary_lines(results) == [
         "gained by: + nhwc + fused 1.45×, + static_graph 1.11×, + dali 1.10×; undecided: + batched 0.99×.",

@@ -29,8 +29,8 @@ def shown(records) -> str:
 @pytest.mark.parametrize(
     ("trials", "rate", "expected"),
     [
-        (3, 80.0, "fp16, batch size 4: 2.00× fp32 (95% interval 1.96× to 2.04×)."),
-        (3, 40.1, "fp16, batch size 4: 1.00× fp32 (95% interval 0.98× to 1.02×): undecided, either may be faster."),
+        (3, 80.0, "fp16, batch size 4: 2.00× fp32 (95% interval 1.95× to 2.05×)."),
+        (3, 40.1, "fp16, batch size 4: 1.00× fp32 (95% interval 0.98× to 1.03×): undecided, either may be faster."),
         (1, 80.0, "fp16, batch size 4: 2.00× fp32 from one trial each, not judged."),
     ],
 )
@@ -102,10 +102,10 @@ def test_what_an_interval_of_one_trial_rests_on_is_said_in_words_wherever_it_is_
     records = [*factories.make_trials("fp32", trials=3), factories.make_record("fp16")]
     summaries = summarise(records)
     assert [summary.unit for summary in summaries] == ["trials", "run"]
-    shared, other = "noise that the run's cells share", "the noise of the run's other cells"
-    assert (
-        f"±: 95% interval over trials, including {shared}; for a cell with one trial, from {other}."
-        in console.footnotes(summaries)
+    shared = "the noise of the cell and of the run's other cells, and drift, which cancels in ratios"
+    other = "the noise of the run's other cells"
+    assert f"±: 95% interval over trials: {shared}; for a cell with one trial, from {other}." in console.footnotes(
+        summaries
     )
     small = small_print(summaries, (), whiskers=True)
     assert f"95% confidence interval of the mean over trials, or from {other} where there is one trial" in small
