@@ -4,14 +4,26 @@ Importing it imports the standard library alone, so that a training script can. 
 first use."""
 
 import importlib
-from types import ModuleType
+from typing import Any
 
 __version__ = "0.1.0"
 
-_PUBLIC_MODULES = ("step",)
+_PUBLIC_MODULES = ("marks", "step")
+
+_PUBLIC_NAMES = {
+    "steps": "marks",
+    "phase": "marks",
+    "StepMarker": "marks",
+    "LightningSteps": "engine.loops.lightning",
+    "TransformersSteps": "engine.loops.transformers",
+    "KerasSteps": "engine.loops.keras",
+}
+"""The public functions and classes, with the modules that define them."""
 
 
-def __getattr__(name: str) -> ModuleType:
+def __getattr__(name: str) -> Any:
     if name in _PUBLIC_MODULES:
         return importlib.import_module(f"{__name__}.{name}")
+    if name in _PUBLIC_NAMES:
+        return getattr(importlib.import_module(f"{__name__}.{_PUBLIC_NAMES[name]}"), name)
     raise AttributeError(f"module '{__name__}' has no attribute '{name}'")

@@ -61,6 +61,17 @@ def tuning_budget_s() -> float:
     return float(os.environ.get(TUNING_BUDGET, "60"))
 
 
+STEP_COUNT = "TCBENCH_STEP_COUNT"
+"""The environment variable with the number of counted steps that a trial of a user's program takes. Without it, the
+trial is a pilot, which finds the number and sends `Piloted`."""
+
+
+class Piloted(msgspec.Struct, frozen=True, tag="piloted"):
+    """A message: the number of counted steps that further trials of this cell are to take."""
+
+    steps: Annotated[int, msgspec.Meta(ge=1)]
+
+
 class Building(msgspec.Struct, frozen=True, tag="building"):
     """A message: the worker imports or builds `part`. `pid` is the worker's process id."""
 
@@ -136,7 +147,7 @@ class ProfileRequest(msgspec.Struct, frozen=True):
         return ProfileRequest(f"{self.path}.rank{rank}", self.activities)
 
 
-Message = Building | Tuning | Stepped | TimedPassLoad | Joined | Finished
+Message = Building | Tuning | Piloted | Stepped | TimedPassLoad | Joined | Finished
 
 SEND: ContextVar[Callable[[Message], None]] = ContextVar("send", default=lambda _: None)
 """The function that sends a message to the runner. Outside of a worker it does nothing."""

@@ -82,6 +82,56 @@ def run(words: Sequence[str], *, folder: Path, environment: Mapping[str, str], o
         _end(process)
 
 
+class Child:
+    """A command that this process runs while it does other work, such as a user's program. Raises OSError.
+
+    Its output is copied to this process's output. `fileno` becomes readable when it has ended; then `code` is its exit
+    code (negative: the signal) and `elapsed_s` its duration. The keeper of this process ends it too."""
+
+    def __init__(self, words: Sequence[str], *, folder: Path, environment: Mapping[str, str]) -> None:
+        self._log = _Log(echo=True)
+        self.code: int | None = None
+        self.elapsed_s = 0.0
+        self._ended, ended = os.pipe()
+        began_s = time.perf_counter()
+        try:
+            self._process = subprocess.Popen(
+                words,
+                cwd=folder,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=self._log.pipe,
+                stderr=self._log.pipe,
+            )
+        except BaseException:
+            os.close(ended)
+            os.close(self._ended)
+            raise
+        finally:
+            os.close(self._log.pipe)
+
+        def wait() -> None:
+            code = self._process.wait()
+            self.elapsed_s, self.code = time.perf_counter() - began_s, code
+            os.close(ended)
+
+        threading.Thread(target=wait, daemon=True).start()
+
+    def fileno(self) -> int:
+        """Return a file descriptor that becomes readable when the command has ended."""
+        return self._ended
+
+    def kill(self) -> None:
+        """Kill the command."""
+        self._process.kill()
+
+    def last_line(self) -> str:
+        """Return the last line of the command's output, after it has ended, and release its descriptors."""
+        os.close(self._ended)
+        lines = self._log.end().decode(errors="replace").replace("\r", "\n").splitlines()
+        return next((line.strip() for line in reversed(lines) if line.strip()), "")
+
+
 Message = TypeVar("Message")
 
 
@@ -187,9 +237,10 @@ class Worker(Generic[Message]):
 
 class _Log:
     """A pipe whose output is read by a thread and of which only the last bytes are stored. The creator closes `pipe`,
-    the end to write to."""
+    the end to write to. With `echo`, the output is also copied to this process's output."""
 
-    def __init__(self) -> None:
+    def __init__(self, echo: bool = False) -> None:
+        self._echo = echo
         self._read_end, self.pipe = os.pipe()
         self._tail = b""
         self._thread = threading.Thread(target=self._read, daemon=True)
@@ -199,6 +250,9 @@ class _Log:
         with open(self._read_end, "rb", buffering=0) as output:
             while chunk := output.read(1 << 16):
                 self._tail = (self._tail + chunk)[-LOG_BYTES:]
+                if self._echo:
+                    sys.stdout.buffer.write(chunk)
+                    sys.stdout.buffer.flush()
 
     def end(self) -> bytes:
         """Return the last bytes of the output, after all writers have ended. The wait is limited, because a process

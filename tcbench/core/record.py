@@ -59,6 +59,8 @@ class Input(msgspec.Struct, frozen=True, kw_only=True):
 PositiveInt = Annotated[int, Meta(ge=1, le=1_000_000)]
 DEFAULT_BACKEND = "chainer"
 """The backend of a config that names none."""
+COMMAND_BACKEND = "command"
+"""The backend of a config that runs a program of the user's."""
 
 Positive = Annotated[float, Meta(gt=0, le=1e9)]
 Decay = Annotated[float, Meta(ge=0, lt=1)]
@@ -93,7 +95,8 @@ class CudnnSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 class MeasureSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Settings for measuring a cell. The timed pass ends when the 95% confidence interval of the mean step time has the
-    relative half-width `target`, or after `max_time_s` seconds. Of each `block_steps` steps, the first is ignored."""
+    relative half-width `target`, or after `max_time_s` seconds. Of each `block_steps` steps, the first is ignored.
+    `steps` is the number of counted steps in a trial of a user's program, if the scenario sets it."""
 
     target: float = 0.02
     max_time_s: float = 60.0
@@ -102,6 +105,20 @@ class MeasureSettings(msgspec.Struct, frozen=True, kw_only=True):
     block_steps: int = 6
     min_timed_steps: int = 10
     profiled_steps: int = 5
+    steps: Annotated[int, Meta(ge=1, le=1_000_000_000)] | msgspec.UnsetType = msgspec.UNSET
+
+
+class Command(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A user's program as a config. `line` is its command line, in which `{batch_size}`, `{ranks}`, `{seed}` and
+    `{steps}` stand for values; no shell runs it. `environment` holds further variables. `revision` is the commit id of
+    the branch in which it runs, if not in the current folder. `loop` is the name of the measured loop. `whole` lets the
+    program run to its end after the last measured step."""
+
+    line: Annotated[str, Meta(min_length=1)]
+    environment: tuple[tuple[str, str], ...] = ()
+    revision: str | None = None
+    loop: str = "train"
+    whole: bool = False
 
 
 MOST_RUNGS = 64
@@ -114,7 +131,8 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, cache_
     `batch_size` is per rank. `device` is "cpu", "cuda:N" or "virtual:CARD"; the ranks of a host take its devices in
     order. `scenario_cudnn` holds the scenario's settings if the config is an ablation, which changes `cudnn`; else
     None. `host_speed`: with a simulated device, results are as if the host were this many times as fast. `unit` is the
-    noun for the elements of a batch. `base` is the config that speed-up factors refer to, if the scenario sets one."""
+    noun for the elements of a batch. `base` is the config that speed-up factors refer to, if the scenario sets one.
+    `command` is the user's program that the config runs, if it runs one."""
 
     scenario: str
     backend: str
@@ -137,11 +155,17 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, cache_
     ranks: Annotated[int, Meta(ge=1, le=1_000_000)] = 1
     unit: UnitName = "images"
     base: str | None = None
+    command: Command | None = None
 
     @property
     def images_per_step(self) -> int:
         """The number of images in a step of all ranks together."""
         return self.batch_size * self.ranks
+
+    @property
+    def workers(self) -> int:
+        """The number of processes that tcbench starts for a trial: one per rank, but a program starts its own ranks."""
+        return 1 if self.command is not None else self.ranks
 
     @property
     def is_own(self) -> bool:
@@ -189,6 +213,7 @@ class Selection:
     timeout_s: float | None = None
     fresh_autotune: bool = False
     tuning_budget_s: float | None = None
+    whole: bool = False
     seed: int = 0
     threads: int | None = 1
     host_speed: float = 1.0
@@ -327,7 +352,10 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True):
     - `ranks`: each rank's part, in order. A cell of one rank has a part if it was bound to cores as ranks are.
     - `reduced_bytes`: the bytes of gradients that one rank passes to the all-reduce in a step.
     - `reduce_overlaps`: the all-reduce overlaps with other phases; the phase `allreduce` is the remaining wait.
-    - `declared`: the work of phases as the author of an own step declares it."""
+    - `declared`: the work of phases as the author of an own step declares it.
+    - `items`: the number of items in a step of all ranks, if a user's program counts them; else the cell's batch sizes.
+    - `epoch_starts`: the timed steps, counted from 0, that were the first of an epoch. They are stored but not counted.
+    - `startup_s`: the time of a user's program outside of its steps, estimated from two lengths of runs."""
 
     warmup_times_s: tuple[Seconds, ...]
     warmup_settled: bool
@@ -350,11 +378,17 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True):
     reduced_bytes: Bytes = 0
     reduce_overlaps: bool = False
     declared: tuple[DeclaredWork, ...] | msgspec.UnsetType = msgspec.UNSET
+    items: Positive | msgspec.UnsetType = msgspec.UNSET
+    epoch_starts: tuple[int, ...] | msgspec.UnsetType = msgspec.UNSET
+    startup_s: PhaseSeconds | msgspec.UnsetType = msgspec.UNSET
 
     @property
     def counted_times_s(self) -> tuple[float, ...]:
-        """The times of the counted steps: all but the first of each block."""
+        """The times of the counted steps: all but the first of each block and of each epoch."""
         times_s = list(self.step_times_s)
+        if self.epoch_starts:
+            apart = {*range(0, len(times_s), self.block_steps), *self.epoch_starts}
+            return tuple(time_s for place, time_s in enumerate(times_s) if place not in apart)
         del times_s[:: self.block_steps]
         return tuple(times_s)
 
@@ -446,7 +480,8 @@ class Environment(msgspec.Struct, frozen=True, kw_only=True):
       `tcbench/` if tcbench has no commit or its files differ from it.
     - `variables`: environment variables that may change results (`tcbench.core.variables`); None in old records.
     - `processor`: identifies the CPU model, which the name in `cpu` may not; empty in old records.
-    - `cpu_quota`: the number of CPUs that a quota allows (0: no quota); None in old records."""
+    - `cpu_quota`: the number of CPUs that a quota allows (0: no quota); None in old records.
+    - `threads`: PyTorch's numbers of threads in a user's own step or program, if it loaded PyTorch."""
 
     machine: str
     device_name: str
@@ -471,6 +506,7 @@ class Environment(msgspec.Struct, frozen=True, kw_only=True):
     variables: Mapping[str, str] | None = None
     processor: str = ""
     cpu_quota: float | None = None
+    threads: Mapping[str, int] | msgspec.UnsetType = msgspec.UNSET
 
     @property
     def code(self) -> Code:

@@ -107,8 +107,13 @@ def blas_variables() -> dict[str, str]:
 def library_variables(threads: int) -> dict[str, str]:
     """Return environment variables for libraries, to set before their import. They set the number of threads, exact
     float32 arithmetic, and `blas_variables`."""
+    return {**blas_variables(), **STRICT, **thread_variables(threads)}
+
+
+def thread_variables(threads: int) -> dict[str, str]:
+    """Return the environment variables that set the number of threads of libraries."""
     counts = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "BLIS_NUM_THREADS")
-    return {**blas_variables(), **STRICT, **dict.fromkeys(counts, str(threads))}
+    return dict.fromkeys(counts, str(threads))
 
 
 def memory_bytes() -> int:
@@ -212,9 +217,16 @@ def other_code(records: Iterable[Record]) -> str:
 def loaded_files() -> list[str]:
     """Return the files of loaded modules in the working folder, as relative paths. Files of tcbench and of installed
     packages are left out."""
+    return files_in_project(
+        file for module in list(sys.modules.values()) if (file := getattr(module, "__file__", None))
+    )
+
+
+def files_in_project(files: Iterable[str]) -> list[str]:
+    """Return those of the files that are in the working folder, as relative paths, without files of tcbench and of
+    installed packages."""
     folder, packages = Path.cwd(), ("site-packages", "dist-packages")
-    paths = (Path(file) for module in list(sys.modules.values()) if (file := getattr(module, "__file__", None)))
-    inside = (path.relative_to(folder) for path in paths if path.is_relative_to(folder))
+    inside = (path.relative_to(folder) for path in map(Path, files) if path.is_relative_to(folder))
     return sorted(str(path) for path in inside if path.parts[0] != "tcbench" and not {*packages} & {*path.parts})
 
 

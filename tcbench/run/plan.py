@@ -8,18 +8,21 @@ import itertools
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from tcbench.core.claim import LOW_PRECISIONS
 from tcbench.core.errors import ScenarioError, SelectionError, hint
+from tcbench.core.git import GitError, Repository
 from tcbench.core.packages import LADDER
 from tcbench.core.record import (
     COPIED_FIELDS,
     DEFAULT_BACKEND,
     ENOUGH_TRIALS,
     Cell,
+    Command,
     Input,
     MeasureSettings,
     TrainSettings,
@@ -85,6 +88,7 @@ def make(scenario: Scenario, selection: Selection, device: Device, *, remote: bo
     batch_sizes = selection.batch_sizes or ((sizes[len(sizes) // 2],) if selection.quick else sizes)
     ranks = selection.ranks or tuple(dict.fromkeys(scenario.measure.ranks))
     threads = selection.threads or max(1, machine.usable_cpus() // max(ranks))
+    commands = {config: _command(config, selection) for config in scenario.configs if config.command is not None}
     image_size = scenario.model.image_size if selection.image_size is None else selection.image_size
     models = _models(scenario, selection.models)
     for name in models:
@@ -101,7 +105,9 @@ def make(scenario: Scenario, selection: Selection, device: Device, *, remote: bo
             raise ScenarioError(f"{scenario.path}: config '{config.name}': {wrong}")
     changes = {"target": selection.target, "max_time_s": selection.max_time_s}
     changes = {name: value for name, value in changes.items() if value is not None}
-    measure = msgspec.convert(scenario.measure, MeasureSettings, from_attributes=True)
+    if commands and scenario.measure.max_time_s is msgspec.UNSET:
+        changes.setdefault("max_time_s", _PROGRAM_S)
+    measure = msgspec.convert(msgspec.to_builtins(scenario.measure), MeasureSettings)
     measure = msgspec.structs.replace(measure, **changes)
     configs = select(scenario, selection.configs)
     configs, left_out = (configs, "") if selection.configs else _without_other_precision(configs, device)
@@ -125,7 +131,8 @@ def make(scenario: Scenario, selection: Selection, device: Device, *, remote: bo
                 n_classes=scenario.model.classes,
                 device=device.name,
                 input=_input(scenario, selection, config),
-                threads=threads,
+                threads=threads if config not in commands else selection.threads or 0,
+                command=commands.get(config),
                 train=_train(scenario, model),
                 cudnn=config.cudnn or scenario.cudnn,
                 measure=measure,
@@ -138,6 +145,23 @@ def make(scenario: Scenario, selection: Selection, device: Device, *, remote: bo
             cells.append(PlannedCell(cell, reasons[config] or _why_not_many(cell), len(cells)))
     timeout_s = selection.timeout_s or scenario.measure.timeout_s
     return Plan(scenario, device, tuple(cells), *_rounds(selection, scenario, device), timeout_s, left_out)
+
+
+_PROGRAM_S = 10.0
+"""The timed seconds of a trial of the user's program, unless the scenario or the command line sets them."""
+
+
+def _command(config: Config, selection: Selection) -> Command | None:
+    """Return the program that a config runs, with the commit that its branch names now. Raises ScenarioError."""
+    command = config.command
+    if command is None or config.branch is None:
+        return command and msgspec.structs.replace(command, whole=selection.whole)
+    try:
+        asked = ("rev-parse", "--verify", "--quiet", "--end-of-options", f"{config.branch}^{{commit}}")
+        revision = Repository.containing(Path.cwd()).ask(*asked)
+    except (GitError, OSError) as error:
+        raise ScenarioError(f"config '{config.name}': branch '{config.branch}': no such commit ({error})") from None
+    return msgspec.structs.replace(command, whole=selection.whole, revision=revision)
 
 
 def _without_other_precision(configs: tuple[Config, ...], device: Device) -> tuple[tuple[Config, ...], str]:

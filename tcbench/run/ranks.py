@@ -380,7 +380,7 @@ def _gist(ended: Ended) -> str:
 def probe_largest(launcher: Launcher, cells: Sequence[Cell]) -> int:
     """Start as many ranks as the largest cell has, before anything is measured, and return the number of processors to
     which each is bound (0: not bound, or only one rank). Raises SelectionError if not all connect."""
-    cell = max(cells, key=lambda cell: cell.ranks, default=None)
-    if cell is not None and cell.ranks > 1:
+    cell = max(cells, key=lambda cell: cell.workers, default=None)
+    if cell is not None and cell.workers > 1:
         return probe(launcher, cell.ranks, Launch().rank_command, worker_environment(cell))
     return 0

@@ -51,6 +51,7 @@ class Runner:
     - `grace_s`: how long a worker may take to end after its last message.
     - `launcher`: starts the ranks of a cell that has many.
     - `plan`: the key of the plan to which the trials belong.
+    - `step_counts`: the number of steps in a trial of a user's program, by the cell's key. A pilot finds it.
     - `cooling_s`: if set, a trial whose GPU was slowed down by heat or lack of power is repeated after this pause. The
       last record of a trial counts."""
 
@@ -64,6 +65,7 @@ class Runner:
     launcher: Launcher = field(default_factory=Launcher)
     plan: str | None = None
     cooling_s: float | None = None
+    step_counts: dict[str, int] = field(default_factory=dict)
 
     def repeats(self, record: Record) -> bool:
         """Return whether a trial with this record is repeated: its GPU was slowed down and `cooling_s` is set."""
@@ -77,10 +79,19 @@ class Runner:
             if planned.skip_reason is not None:
                 yield self._record(planned, trial)(status="skipped", reason=planned.skip_reason)
             else:
-                yield (record := self._trial(planned, trial))
+                yield (record := self._pilot(planned, trial) or self._trial(planned, trial))
                 if self.repeats(record):
                     time.sleep(self.cooling_s or 0.0)
                     yield self._trial(planned, trial)
+
+    def _pilot(self, planned: PlannedCell, trial: int) -> Record | None:
+        """Find the number of steps of a program's trials by a short run, unless it is known. Returns the record of the
+        run if it failed, else None."""
+        cell = planned.cell
+        if cell.command is None or cell.measure.steps or cell.key in self.step_counts:
+            return None
+        record = self._trial(planned, trial)
+        return None if record.status == "ok" else record
 
     def _trial(self, planned: PlannedCell, trial: int) -> Record:
         """Run one trial, and return its record."""
@@ -94,6 +105,10 @@ class Runner:
         Both measure the same cell, and their processes alternate steps, this one's first, so that other work on the
         machine affects both equally. Both launches must support taking turns. Time during which both run counts half
         for each."""
+        if (record := self._pilot(planned, trials[0])) is not None:
+            yield 0, record
+            yield 1, other._trial(planned, trials[1])
+            return
         runners = (self, other)
         running: list[_Trial] = []
         with _ring(len(runners)) as pipes, contextlib.ExitStack() as cleanup:
@@ -168,7 +183,9 @@ class _Trial:
         if turns is not None:
             environment[messages.TURNS] = ",".join(map(str, turns))
             where["files"] = turns
-        if cell.ranks > 1:
+        if cell.command is not None and (steps := runner.step_counts.get(cell.key)):
+            environment[messages.STEP_COUNT] = str(steps)
+        if cell.workers > 1:
             return RankWorkers(runner.launcher, cell.ranks, job, runner.launch.rank_command, **where)
         return Worker(runner.command or runner.launch.command, job, messages.decode, **where)
 
@@ -181,6 +198,9 @@ class _Trial:
                 self._ends(status="oom", reason=reason, log=log)
             else:
                 self._ends(status=message.status, reason=message.reason, log=log)
+            return
+        if isinstance(message, messages.Piloted):
+            self._runner.step_counts[self._cell.key] = message.steps
             return
         self._timed.hear(message, worker.pid)
         self._tell(message)

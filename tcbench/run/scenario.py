@@ -20,11 +20,21 @@ from tcbench.core import claim as claims
 from tcbench.core import files
 from tcbench.core.claim import Claim
 from tcbench.core.errors import ScenarioError, hint
-from tcbench.core.record import COPIED_FIELDS, DEFAULT_BACKEND, Cell, CudnnSettings, Input, Selection, TrainSettings
+from tcbench.core.record import (
+    COMMAND_BACKEND,
+    COPIED_FIELDS,
+    DEFAULT_BACKEND,
+    Cell,
+    Command,
+    CudnnSettings,
+    Input,
+    Selection,
+    TrainSettings,
+)
 from tcbench.core.text import cleaned
 from tcbench.engine.api import builds_models, device_kinds, known_models
 from tcbench.run import scenario_file
-from tcbench.run.scenario_file import CudnnTable, File, LadderTable, MeasureTable, ModelTable
+from tcbench.run.scenario_file import ConfigSection, CudnnTable, File, LadderTable, MeasureTable, ModelTable
 
 if TYPE_CHECKING:
     from tcbench.analysis.claims import ScenarioClaims
@@ -40,17 +50,24 @@ OWN_MODEL = "own"
 @dataclass(frozen=True)
 class Config:
     """A named list of rungs. The name is the rungs joined by '+', followed by ':' and the ablation if any, and preceded
-    by the backend and '/' if it is not the default. `cudnn`: the settings of an ablation, else None."""
+    by the backend and '/' if it is not the default. `cudnn`: the settings of an ablation, else None. `command`: the
+    user's program that it runs in place of a backend, if any, in the git revision `branch` if there is one."""
 
     backend: str
     rungs: tuple[str, ...]
     ablation: str = ""
     cudnn: CudnnSettings | None = None
+    command: Command | None = None
+    branch: str | None = None
 
     @property
     def name(self) -> str:
         """The config's name in records and commands. The backend "package.module:step" appears as "module"."""
-        backend = "" if self.backend == DEFAULT_BACKEND else self.backend.partition(":")[0].rpartition(".")[2] + "/"
+        backend = (
+            ""
+            if self.backend in (DEFAULT_BACKEND, COMMAND_BACKEND)
+            else self.backend.partition(":")[0].rpartition(".")[2] + "/"
+        )
         return backend + "+".join(self.rungs) + (f":{self.ablation}" if self.ablation else "")
 
 
@@ -160,7 +177,7 @@ def _checked(path: Path, raw: dict[str, Any], *, inherits_claims: bool = False) 
     ladders = tuple(_ladder(ladder) for ladder in file.ladder)
     _check_once(path, "ladder", [ladder.name for ladder in file.ladder])
     _check_once(path, "ablation", [ablation.name for ablation in file.ablation])
-    singles = [Config(table.backend, tuple(table.rungs)) for table in file.config]
+    singles = [_single(path, place, table) for place, table in enumerate(file.config)]
     configs = list(dict.fromkeys([*itertools.chain(*ladders), *singles]))
     for place, config in enumerate(configs):
         if any(config.name == other.name for other in configs[:place]):
@@ -179,7 +196,8 @@ def _checked(path: Path, raw: dict[str, Any], *, inherits_claims: bool = False) 
     names = [config.name for config in configs]
     return Scenario(
         path=path,
-        **{name: getattr(file, name) for name in ("title", "unit", "model", "train", "measure")},
+        **{name: getattr(file, name) for name in ("title", "model", "train", "measure")},
+        unit=file.unit or ("samples" if any(config.command for config in configs) else "images"),
         models=models,
         input=Input(kind=file.input.data, hw_decoder_load=file.input.hw_decoder_load),
         cudnn=cudnn,
@@ -199,7 +217,8 @@ def _check_once(path: Path, key: str, names: list[str]) -> None:
 
 def _backends(file: File) -> list[str]:
     """Return the backend of each ladder and config."""
-    return [*(table.backend for table in file.ladder), *(table.backend for table in file.config)]
+    singles = (COMMAND_BACKEND if table.command is not None else table.backend for table in file.config)
+    return [*(table.backend for table in file.ladder), *singles]
 
 
 def _models(file: File) -> tuple[str, ...]:
@@ -252,6 +271,28 @@ def _ablations(path: Path, file: File, settings: CudnnSettings) -> dict[str, Cud
         if changed == settings:
             raise ScenarioError(f"{path}: ablation[{place}].cudnn: expected a setting that differs from [cudnn]")
     return ablations
+
+
+def _single(path: Path, place: int, table: ConfigSection) -> Config:
+    """Return the config of a table [[config]]. Raises ScenarioError for keys that contradict each other."""
+    key = f"{path}: config[{place}]"
+    if table.command is None:
+        for name in ("environment", "branch"):
+            if getattr(table, name):
+                raise ScenarioError(f"{key}.{name}: only a config with a command has one")
+        if table.backend == COMMAND_BACKEND:
+            raise ScenarioError(f'{key}.backend: expected a backend, or in its place command = "..."')
+        return Config(table.backend, tuple(table.rungs))
+    if table.backend != DEFAULT_BACKEND:
+        raise ScenarioError(f"{key}: expected either a backend or a command, got both")
+    try:
+        has_words = bool(shlex.split(table.command))
+    except ValueError as error:
+        raise ScenarioError(f"{key}.command: {str(error).lower()}: expected the words of a command line") from None
+    if not has_words:
+        raise ScenarioError(f"{key}.command: expected the words of a command line, got {table.command!r}")
+    command = Command(line=table.command, environment=tuple(sorted(table.environment.items())), loop=table.loop)
+    return Config(COMMAND_BACKEND, tuple(table.rungs), command=command, branch=table.branch)
 
 
 def _ladder(table: LadderTable) -> tuple[Config, ...]:

@@ -57,7 +57,7 @@ class MeasureTable(msgspec.Struct, frozen=True, kw_only=True):
     trials: PositiveInt | None = None
     budget_s: Positive | None = None
     target: Fraction = 0.02
-    max_time_s: Positive = 60.0
+    max_time_s: Positive | msgspec.UnsetType = msgspec.UNSET
     gate_max_time_s: Positive | None = None
     timeout_s: Positive = 1800.0
     min_warmup_steps: Annotated[int, Meta(ge=1, le=1_000_000)] = 3
@@ -65,6 +65,7 @@ class MeasureTable(msgspec.Struct, frozen=True, kw_only=True):
     block_steps: Annotated[int, Meta(ge=4, le=1_000_000)] = 6
     min_timed_steps: Annotated[int, Meta(ge=3, le=1_000_000)] = 10
     profiled_steps: PositiveInt = 5
+    steps: PositiveInt | msgspec.UnsetType = msgspec.UNSET
 
 
 class LadderTable(msgspec.Struct, frozen=True, kw_only=True):
@@ -76,10 +77,15 @@ class LadderTable(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ConfigSection(msgspec.Struct, frozen=True, kw_only=True):
-    """A table [[config]]."""
+    """A table [[config]]. `command` is a program to measure in place of a backend, and `branch` a revision of the
+    user's repository in which it runs."""
 
     rungs: Annotated[list[Name], Meta(min_length=1, max_length=MOST_RUNGS)]
     backend: str = DEFAULT_BACKEND
+    command: Name | None = None
+    environment: dict[str, str] = {}
+    branch: Name | None = None
+    loop: Name = "train"
 
 
 class AblationTable(msgspec.Struct, frozen=True, kw_only=True):
@@ -96,7 +102,7 @@ class File(msgspec.Struct, frozen=True, kw_only=True):
     title: str
     measure: MeasureTable
     source: str = ""
-    unit: UnitName = "images"
+    unit: UnitName | None = None
     base: str | None = None
     model: ModelTable = ModelTable()
     input: InputTable = InputTable()

@@ -58,6 +58,8 @@ def worker_environment(cell: Cell) -> dict[str, str]:
     Python may not write bytecode next to its modules, it writes it to tcbench's cache, since compiling them again would
     take half of a worker's start-up."""
     passed = {**variables.worker_variables(), **machine.library_variables(cell.threads), "PYTHONUNBUFFERED": "1"}
+    if cell.command is not None:  # the program's environment is the user's, unless --threads limits it
+        passed = {**os.environ, **(machine.thread_variables(cell.threads) if cell.threads else {})}
     package = Path(tcbench.__file__).parent
     has_bytecode = os.access(package, os.W_OK) or (package / "__pycache__").exists()
     if passed.get("PYTHONPYCACHEPREFIX") or (has_bytecode and not passed.get("PYTHONDONTWRITEBYTECODE")):

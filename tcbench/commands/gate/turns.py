@@ -66,7 +66,7 @@ def measure(
     Each record is stored before the next trial begins. `state` is the gate before its first trial; `earlier` has the
     records that the stores already hold from an interrupted gate."""
     options: dict[str, Any] = {"timeout_s": plan.timeout_s, "listen": progress.listen, "launcher": launcher}
-    options["cooling_s"] = COOLING_S
+    options |= {"cooling_s": COOLING_S, "step_counts": {}}
     runners = {
         build.name: Runner(stores[build.name].path.stem, launch=build.launch_as_side(), **options) for build in ready
     }

@@ -16,7 +16,7 @@ import msgspec
 
 from tcbench.core.errors import ScenarioError, hint
 from tcbench.core.packages import Package
-from tcbench.core.record import DEFAULT_BACKEND, Cell, Input, KfacSettings
+from tcbench.core.record import COMMAND_BACKEND, DEFAULT_BACKEND, Cell, Input, KfacSettings
 from tcbench.engine.accelerators.device import Device, OpenDevice, find_device
 from tcbench.engine.backends import own
 from tcbench.engine.models import find_model
@@ -72,7 +72,7 @@ def backend_problem(name: str) -> str | None:
     """Return why there is no backend of this name, or None if there is one. Does not import a `module:factory`."""
     if ":" in name:
         return own.problem(name)
-    if name in backend_names():
+    if name in (*backend_names(), COMMAND_BACKEND):
         return None
     expected = f"expected one of {', '.join(backend_names())}, or module:factory"
     return f"unknown backend '{name}'; {hint(name, backend_names(), expected)}"
@@ -107,7 +107,10 @@ def backend(name: str) -> Backend:
     reason = backend_problem(name)
     if reason:
         raise ScenarioError(reason)
-    return cast(Backend, own.OwnStep(name) if ":" in name else own.RegisteredBackend(_registered()[name]))
+    return cast(
+        Backend,
+        own.OwnStep(name) if ":" in name or name == COMMAND_BACKEND else own.RegisteredBackend(_registered()[name]),
+    )
 
 
 @functools.cache

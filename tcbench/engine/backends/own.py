@@ -16,7 +16,7 @@ from typing import Any, cast
 
 from tcbench.core.errors import ScenarioError
 from tcbench.core.packages import Package
-from tcbench.core.record import Cell
+from tcbench.core.record import COMMAND_BACKEND, Cell
 from tcbench.engine.accelerators.device import OpenDevice, device_kinds
 from tcbench.engine.rung import Rung, RungSet
 from tcbench.engine.session import Phase, Session
@@ -46,7 +46,7 @@ class _UserBackend:
 
 
 class OwnStep(_UserBackend):
-    """A backend named `module:factory`.
+    """A backend named `module:factory`, or the one of configs that run a program.
 
     The module may list the distributions whose versions a record shows: `PACKAGES = ("torch",)`."""
 
@@ -61,7 +61,9 @@ class OwnStep(_UserBackend):
 
     @property
     def PACKAGES(self) -> tuple[str, ...]:  # noqa: N802
-        """The distributions whose versions a record shows. Imports the module."""
+        """The distributions whose versions a record shows. Imports the module, if the backend is one."""
+        if self._name == COMMAND_BACKEND:
+            return ()
         return tuple(getattr(self._module(), "PACKAGES", ()))
 
     def open_session(self, cell: Cell) -> Session:

@@ -84,6 +84,8 @@ def in_turns(send: Callable[[Any], None]) -> Callable[[Any], None]:
     os.read(turn_in, 1)
     before: load.Counts | None = None
     loads: list[HostLoad | None] = []
+    global _alternates
+    _alternates = True
 
     def send_and_wait(message: Any) -> None:
         """Send a message. Before the timed pass and after each of its blocks, pass the turn and wait for the next."""
@@ -106,6 +108,14 @@ def in_turns(send: Callable[[Any], None]) -> Callable[[Any], None]:
         before = load.counts(os.getpid())
 
     return send_and_wait
+
+
+_alternates = False
+
+
+def alternates() -> bool:
+    """Return whether this worker alternates with another one, by `in_turns`."""
+    return _alternates
 
 
 _SETTLES_S = 0.03

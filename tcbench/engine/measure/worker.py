@@ -71,6 +71,11 @@ def run(
         needs_initial_weights = not cell.is_own and kind_of(cell.device).simulates is None
         with initial.prefetch(cell.seed) if needs_initial_weights else contextlib.nullcontext():
             environment = describe(cell)
+            if cell.command is not None:
+                from tcbench.engine.measure import program
+
+                measurement, environment = program.measure(cell, cell.command, environment, send)
+                return Finished("ok", None, measurement, environment)
             measurement = measure_cell(cell, send, request, environment.device_name, on_session)
         if cell.is_own:
             loaded = machine.sources(machine.loaded_files())

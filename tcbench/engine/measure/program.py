@@ -1,0 +1,456 @@
+"""Measures a program of the user's: a command line that this process runs as its child.
+
+If the program's loop uses `tcbench.steps`, its processes (`tcbench.marks`) connect to a Unix socket and time their own
+steps. Both ends send lines of JSON. A process first introduces itself, and the answer says how many steps it is to
+take. It reports finished steps, and with `waits` it waits for an answer: at the end of warm-up, and in a gate after
+each block of steps. Its last message is the result. Several processes with the same loop are ranks.
+
+Any other program is measured as a whole process. A step is then a run of the program, or, if the command contains
+`{steps}`, the difference between runs of two lengths divided by the difference of their steps."""
+
+import json
+import math
+import os
+import select
+import shlex
+import socket
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from tcbench import marks
+from tcbench.core import cache, messages
+from tcbench.core.errors import TcbenchError
+from tcbench.core.git import GitError, Repository
+from tcbench.core.messages import Message, Piloted, Stepped
+from tcbench.core.process import Child
+from tcbench.core.record import MOST_PHASE_TIMES, Cell, Command, Environment, Measurement, PhaseTimes, RankPart
+from tcbench.core.stopping import WarmUpRule
+from tcbench.engine import clock
+from tcbench.engine.measure import pipe
+from tcbench.hardware import machine
+
+Listen = Callable[[Message], None]
+
+_PILOT_STEPS = 4
+"""The counted steps of a pilot."""
+
+_SHORTEST_BLOCK_S = 0.1
+"""The shortest block of steps in a gate. The first step after the other side's turn finds cold caches."""
+
+_PREFETCHED_PER_BLOCK = 10
+"""The ratio of a block's steps to the length of the loader's prefetch queue, at least. The queue fills up while the
+other side of a gate runs, which makes the first steps of a block faster."""
+
+_LEAST_RUNS = 2
+"""The least number of counted runs of a program without marked steps."""
+
+_BELIEVED = 0.05
+"""The largest believed difference between the time of the steps and the time until all work was done, relative to the
+latter."""
+
+_END_S = 60.0
+"""Seconds that a program may take to end after its last measured step. Then it is killed."""
+
+
+class ProgramError(TcbenchError):
+    """The user's program failed, or its times are unusable."""
+
+
+class _Loop:
+    """A measured loop in one of the program's processes, which sends lines of JSON over a connection.
+
+    `hello` is how it introduced itself, `finished` the number of its finished steps, `result` its last message and
+    `peak_bytes` the peak memory of its process. It is `waiting` from a message with `waits` to the answer."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._connection, self._pending = connection, b""
+        self.hello: Mapping[str, Any] = {}
+        self.finished, self.step_s, self.peak_bytes, self.ended_s = 0, 1.0, 0, 0.0
+        self.result: Mapping[str, Any] | None = None
+        self.waiting = self.closed = False
+
+    def fileno(self) -> int:
+        return self._connection.fileno()
+
+    def receive(self) -> list[Mapping[str, Any]]:
+        """Return the messages that have arrived completely. At the end of the connection, set `closed`."""
+        try:
+            chunk = self._connection.recv(1 << 20)
+        except ConnectionError:
+            chunk = b""
+        if not chunk:
+            self.closed, self.waiting = True, False
+            self._connection.close()
+        *lines, self._pending = (self._pending + chunk).split(b"\n")
+        return [json.loads(line) for line in lines]
+
+    def answer(self, **message: Any) -> None:
+        """Answer the last message."""
+        self.waiting = False
+        self._connection.sendall(json.dumps(message).encode() + b"\n")
+
+
+@dataclass
+class _Run:
+    """A run of the program: its duration in seconds, its loops, with the names of those not measured, and the number of
+    steps in a block (0: undivided) and of all timed steps."""
+
+    elapsed_s: float = 0.0
+    loops: list[_Loop] = field(default_factory=list)
+    other_names: list[str] = field(default_factory=list)
+    block: int = 0
+    steps: int = 0
+
+
+def measure(cell: Cell, command: Command, environment: Environment, listen: Listen) -> tuple[Measurement, Environment]:
+    """Run and measure a cell's program. Return the measurement, and the environment with what the program reported.
+
+    Without a known number of steps this is a pilot: it takes few steps and sends the number for the trials. Raises
+    ProgramError."""
+    count = cell.measure.steps or int(os.environ.get(messages.STEP_COUNT, "0"))
+    program = _Program(cell, command, count, listen)
+    if "{steps}" in command.line:
+        return program.measured_by_lengths(), environment
+    run = program.run()
+    if not run.loops:
+        return program.measured_by_runs(run), environment
+    run.loops.sort(key=lambda loop: (loop.hello["rank"] is None, loop.hello["rank"]))
+    measurement = program.measured_by_steps(run)
+    return measurement, _with_reports(environment, [loop.result for loop in run.loops if loop.result is not None])
+
+
+class _Program:
+    """A cell's program, ready to run. `count` is the number of counted steps; in a pilot it is 0."""
+
+    def __init__(self, cell: Cell, command: Command, count: int, listen: Listen) -> None:
+        self._cell, self._command, self._count, self._listen = cell, command, count, listen
+        self._in_turns = pipe.alternates()
+        self._folder = _folder(command.revision)
+        self._warm_up = cell.measure.min_warmup_steps
+        if count:
+            self._warm_up = max(self._warm_up, min(cell.measure.max_warmup_steps, math.ceil(count / 10)))
+
+    def run(self, steps: int = 0) -> _Run:
+        """Run the program once and serve its loops; `steps` replaces `{steps}`. Raises ProgramError if it fails."""
+        run, words = _Run(), self._words(steps)
+        with tempfile.TemporaryDirectory(prefix="tcbench-") as folder, socket.socket(socket.AF_UNIX) as listening:
+            listening.bind(address := f"{folder}/steps")
+            listening.listen()
+            variables = {**os.environ, **dict(self._command.environment), marks.SOCKET: address}
+            try:
+                child = Child(words, folder=self._folder, environment=variables)
+            except OSError as error:
+                raise ProgramError(f"the command `{words[0]}` cannot be started: {error.strerror}") from None
+            try:
+                ended_by_tcbench = self._serve(run, child, listening)
+            finally:
+                child.kill()
+            run.elapsed_s = child.elapsed_s
+            last_line = child.last_line()
+        if child.code and not ended_by_tcbench:
+            how = f"exit code {child.code}" if child.code > 0 else f"killed by signal {-child.code}"
+            hint = _NOT_INSTALLED if "No module named 'tcbench'" in last_line else ""
+            raise ProgramError(f"the program failed ({how}): {last_line or 'it printed nothing'}{hint}")
+        return run
+
+    def _serve(self, run: _Run, child: Child, listening: socket.socket) -> bool:
+        """Exchange messages with the program until it ends. Return whether it had to be killed because it did not end
+        after its last measured step."""
+        new: list[_Loop] = []
+        while child.code is None:
+            open_loops = [loop for loop in (*new, *run.loops) if not loop.closed]
+            sources: list[Any] = [listening, child, *open_loops]
+            ready = select.select(sources, [], [], 1.0)[0]
+            if listening in ready:
+                new.append(_Loop(listening.accept()[0]))
+            for loop in open_loops:
+                for message in loop.receive() if loop in ready else ():
+                    self._hear(run, new, loop, message)
+            self._release(run)
+            results_s = [loop.ended_s for loop in run.loops if loop.result is not None]
+            overdue = results_s and time.monotonic() - max(results_s) > _END_S and not self._command.whole
+            if overdue and len(results_s) == len(run.loops):
+                return True
+        for loop in [loop for loop in run.loops if not loop.closed]:  # what arrived before the end
+            while not loop.closed:
+                for message in loop.receive():
+                    self._hear(run, new, loop, message)
+        return False
+
+    def _hear(self, run: _Run, new: list[_Loop], loop: _Loop, message: Mapping[str, Any]) -> None:
+        """Handle a message of a loop. Raises ProgramError if the loop contradicts the scenario."""
+        if "name" in message:
+            new.remove(loop)
+            loop.hello = message
+            if message["name"] != self._command.loop:
+                run.other_names.append(message["name"])
+                loop.answer(measured=False)
+                return
+            run.loops.append(loop)
+            self._check(message)
+            loop.answer(measured=True, warm_up=self._warm_up, whole=self._command.whole)
+        elif "result" in message:
+            loop.result, loop.ended_s = message["result"], time.monotonic()
+            loop.peak_bytes = loop.result["device_peak_bytes"] or clock.peak_bytes_of(loop.hello["pid"])
+            if sum(other.result is not None for other in run.loops) == 1:
+                left_out_s = max(0.0, loop.result["wall_s"] - sum(loop.result["steps_s"]))
+                self._listen(Stepped("profiled", 0, loop.result["steps_s"][-1], facts_s=left_out_s))
+        else:
+            loop.finished, loop.waiting = message["finished"], message["waits"]
+            loop.step_s = message["step_s"] or loop.step_s
+            in_warm_up = loop.finished < self._warm_up
+            if not loop.waiting and loop is run.loops[0] and (in_warm_up or not self._in_turns):
+                steps = loop.finished if in_warm_up else loop.finished - self._warm_up
+                self._listen(Stepped("warm-up" if in_warm_up else "timed", max(1, steps), loop.step_s))
+
+    def _release(self, run: _Run) -> None:
+        """Answer the loops that wait between blocks of steps: in a gate, when all of them do, and after the turn of the
+        other side; else at once."""
+        waiting = [loop for loop in run.loops if loop.waiting]
+        stepping = [loop for loop in run.loops if loop.result is None and not loop.closed]
+        if not waiting or (self._in_turns and len(waiting) < len(stepping)):
+            return
+        steps = max(0, waiting[0].finished - self._warm_up)
+        if self._in_turns or len(waiting) == len(run.loops) or waiting[0] is run.loops[0]:
+            self._listen(Stepped("timed", steps, waiting[0].step_s))
+        if not run.steps:
+            run.block, run.steps = self._division(waiting[0])
+        for loop in waiting:
+            loop.answer(steps=run.steps, block=run.block)
+
+    def _words(self, steps: int) -> list[str]:
+        """Return the words of the command line, with the cell's values in place of the names in braces."""
+        cell, line = self._cell, self._command.line
+        values = {"batch_size": cell.batch_size, "ranks": cell.ranks, "seed": cell.seed, "steps": steps}
+        for name, value in values.items():
+            line = line.replace(f"{{{name}}}", str(value))
+        return shlex.split(line)
+
+    def _division(self, loop: _Loop) -> tuple[int, int]:
+        """Return the number of steps in a block (0: one block has all steps) and of all timed steps, after the warm-up
+        of a loop. The first step of each block is not counted."""
+        counted = self._count or _PILOT_STEPS
+        if not self._in_turns:
+            return 0, counted + 1
+        longest_queue = _PREFETCHED_PER_BLOCK * loop.hello["prefetch"]
+        block = max(self._cell.measure.block_steps, 1 + math.ceil(_SHORTEST_BLOCK_S / loop.step_s), longest_queue)
+        return block, block * math.ceil(counted / (block - 1))
+
+    def _check(self, hello: Mapping[str, Any]) -> None:
+        """Raise ProgramError if a loop counts something else than the scenario says."""
+        cell, batch_size = self._cell, hello["batch_size"]
+        if hello["unit"] != cell.unit:
+            raise ProgramError(
+                f"the program counts {hello['unit']} (`unit` of tcbench.steps), the scenario {cell.unit}: "
+                f'write unit = "{hello["unit"]}" into the scenario'
+            )
+        if batch_size is not None and batch_size * hello["every"] != cell.batch_size:
+            counted = f"{batch_size}" + (f" x {hello['every']} batches" if hello["every"] > 1 else "")
+            raise ProgramError(
+                f"the loader's batch size is {counted}, the scenario's {cell.batch_size}: correct `batch_sizes`, or "
+                "pass {batch_size} on in the command"
+            )
+
+    def _send_count(self, step_s: float, least: int = _LEAST_RUNS) -> None:
+        """In a pilot, send the number of steps for the trials, from the duration of a step in seconds."""
+        if not self._count:
+            self._listen(Piloted(max(least, math.ceil(self._cell.measure.max_time_s / step_s))))
+
+    def measured_by_steps(self, run: _Run) -> Measurement:
+        """Return the measurement of a program that marks its steps. Raises ProgramError if it took too few, or if its
+        times cannot be believed."""
+        cell, loops, every = self._cell, run.loops, run.loops[0].hello["every"]
+        steps = run.steps or 1 + (self._count or _PILOT_STEPS)
+        block_steps = run.block or steps
+        if any(loop.result is None for loop in loops):
+            finished, needed = min(loop.finished for loop in loops), self._warm_up + steps
+            raise ProgramError(
+                f"the program took {finished} steps and ended; this trial needs {needed}: let it train longer, or "
+                f"write steps = {max(1, finished - self._warm_up - 1)} under [measure]"
+            )
+        if cell.ranks > 1 and len(loops) != cell.ranks:
+            raise ProgramError(f"{len(loops)} processes train, but the cell has {cell.ranks} ranks")
+        results = [loop.result for loop in loops if loop.result is not None]
+        for result in results:
+            _check_believed(result)
+        slowest = max(range(len(results)), key=lambda place: sum(results[place]["steps_s"]))
+        result = results[slowest]
+        items = [every * result["items"] for result in results if result["items"] is not None]
+        measurement = Measurement(
+            warmup_times_s=tuple(result["warm_up_s"]),
+            warmup_settled=WarmUpRule(cell.measure.min_warmup_steps, len(result["warm_up_s"])).has_settled(
+                result["warm_up_s"]
+            ),
+            step_times_s=tuple(result["steps_s"]),
+            block_steps=block_steps,
+            stopped_by="budget",
+            phases=_phases(result, block_steps),
+            peak_memory_bytes=loops[slowest].peak_bytes,
+            peak_memory_of="device" if result["device_peak_bytes"] else "process",
+            prefetch_depth=loops[0].hello["prefetch"],
+            items=sum(items) if items else float(cell.batch_size * len(loops)),
+            epoch_starts=tuple(result["epoch_starts"]) or msgspec.UNSET,
+            ranks=tuple(
+                RankPart(
+                    rank=rank,
+                    host=socket.gethostname(),
+                    cores=(),
+                    device=cell.device,
+                    step_times_s=tuple(part["steps_s"]),
+                    phases=_phases(part, block_steps),
+                    peak_memory_bytes=loop.peak_bytes,
+                )
+                for rank, (loop, part) in enumerate(zip(loops, results, strict=True))
+                if len(loops) > 1
+            ),
+            **_UNKNOWN,
+        )
+        if len(measurement.counted_times_s) < 1:
+            raise ProgramError("each epoch has one step; at least two are needed, since the first is not counted")
+        self._send_count(statistics.median(measurement.counted_times_s), cell.measure.min_timed_steps)
+        return measurement
+
+    def measured_by_runs(self, first: _Run) -> Measurement:
+        """Return the measurement of a program without marked steps: each step is a run. The first is not counted, since
+        files are read from the disk then. Raises ProgramError."""
+        if first.other_names:
+            raise ProgramError(
+                f"the program has no loop '{self._command.loop}', only '{first.other_names[0]}' (`name` of "
+                f'tcbench.steps): write loop = "{first.other_names[0]}" into the config'
+            )
+        runs_s = [first.elapsed_s]
+        self._listen(Stepped("timed", 0, runs_s[0]))
+        while len(runs_s) < 1 + (self._count or 1):
+            runs_s.append(self.run().elapsed_s)
+            self._listen(Stepped("timed", len(runs_s) - 1, runs_s[-1]))
+        self._listen(Stepped("profiled", 0, runs_s[-1]))
+        self._send_count(runs_s[-1])
+        return _of_runs(runs_s)
+
+    def measured_by_lengths(self) -> Measurement:
+        """Return the measurement of a program whose command contains `{steps}`: two runs of different lengths give the
+        time per step, and with it the time of starting. Raises ProgramError if the longer run takes no longer."""
+        short = self._cell.measure.min_warmup_steps
+        more = self._count or _PILOT_STEPS
+        first_s = self.run(short).elapsed_s  # files are read from the disk
+        self._listen(Stepped("timed", 0, first_s / short))
+        while True:
+            short_s, long_s = self.run(short).elapsed_s, self.run(short + more).elapsed_s
+            step_s = (long_s - short_s) / more
+            if self._count or long_s > _CLEARLY_LONGER * short_s or more > _MOST_STEPS:
+                break
+            more *= 4
+        if step_s <= 0:
+            raise ProgramError(
+                f"not believed: {short + more} steps took {long_s:.3g} s, and {short} steps {short_s:.3g} s; does the "
+                "command use {steps}?"
+            )
+        self._listen(Stepped("timed", more, step_s))
+        self._listen(Stepped("profiled", 0, step_s))
+        self._send_count(step_s)
+        return msgspec.structs.replace(_of_runs([first_s / short, step_s]), startup_s=short_s - short * step_s)
+
+
+_CLEARLY_LONGER = 1.5
+"""A pilot multiplies the difference of lengths until the longer run takes this multiple of the shorter one."""
+_MOST_STEPS = 1_000_000
+
+_NOT_INSTALLED = "; install tcbench into the environment of the command"
+
+_UNKNOWN: dict[str, Any] = {
+    "warmup_loss": None,
+    "last_loss": None,
+    "parameters": 0,
+    "macs_per_image": 0,
+    "gc_frozen": False,
+}
+"""The fields of a measurement that a program does not report."""
+
+
+def _of_runs(runs_s: Sequence[float]) -> Measurement:
+    """Return the measurement of complete runs, of which the first is not counted."""
+    return Measurement(
+        warmup_times_s=(),
+        warmup_settled=True,
+        step_times_s=tuple(runs_s),
+        block_steps=max(2, len(runs_s)),
+        stopped_by="budget",
+        phases=(PhaseTimes(name="program", host_s=tuple(runs_s[1:])),),
+        peak_memory_bytes=clock.peak_bytes_of_ended_children(),
+        peak_memory_of="process",
+        prefetch_depth=0,
+        **_UNKNOWN,
+    )
+
+
+def _phases(result: Mapping[str, Any], block_steps: int) -> tuple[PhaseTimes, ...]:
+    """Return the phases of the counted steps: those that the program marks, and `body` for the rest of a step."""
+    counted = [
+        place
+        for place in range(len(result["steps_s"]))
+        if place % block_steps and place not in set(result["epoch_starts"])
+    ][-MOST_PHASE_TIMES:]
+
+    def with_rest(phases_s: Mapping[str, Sequence[float]], steps_s: Sequence[float]) -> dict[str, list[float]]:
+        """Return the times of the counted steps by phase."""
+        times_s = {name: [phase_s[place] for place in counted] for name, phase_s in phases_s.items()}
+        spent_s = [sum(phase_s[place] for phase_s in phases_s.values()) for place in counted]
+        return times_s | {"body": [steps_s[place] - phase_s for place, phase_s in zip(counted, spent_s, strict=True)]}
+
+    host_s = with_rest(result["phases_host_s"], result["host_steps_s"])
+    on_device = result["phases_device_s"] is not None
+    device_s = with_rest(result["phases_device_s"], result["steps_s"]) if on_device else {}
+    return tuple(
+        PhaseTimes(name=name, host_s=tuple(host_s[name]), device_s=tuple(device_s[name]) if on_device else None)
+        for name in host_s
+    )
+
+
+def _check_believed(result: Mapping[str, Any]) -> None:
+    """Raise ProgramError if work was still running when the last step ended."""
+    span_s, wall_s = result["span_s"], result["wall_s"]
+    if abs(wall_s - span_s) > _BELIEVED * wall_s:
+        raise ProgramError(
+            f"not believed: the steps took {span_s:.3g} s, but their work was done after {wall_s:.3g} s: wait for it "
+            "in each step (JAX: block_until_ready of the loss; PyTorch: torch.cuda.synchronize())"
+        )
+
+
+def _folder(revision: str | None) -> Path:
+    """Return the folder in which the program runs: the current one, or the same folder of another revision. A revision
+    is checked out once, into tcbench's cache. Raises ProgramError."""
+    folder = Path.cwd()
+    if revision is None:
+        return folder
+    parent = cache.private_folder("revisions")
+    if parent is None:
+        raise ProgramError(f"{cache.folder('revisions')}: must be writable by you alone; set TCBENCH_CACHE")
+    try:
+        repository = Repository.containing(folder)
+        top = parent / revision
+        if not top.exists():
+            with tempfile.TemporaryDirectory(prefix="new-", dir=parent) as new:
+                repository.check_out(revision, Path(new) / "top")
+                (Path(new) / "top").rename(top)
+    except (GitError, OSError) as error:
+        raise ProgramError(f"branch at {revision[:12]}: cannot be checked out: {error}") from None
+    return top / folder.resolve().relative_to(repository.top.resolve())
+
+
+def _with_reports(environment: Environment, results: Sequence[Mapping[str, Any]]) -> Environment:
+    """Return the environment with the program's packages, its own files and PyTorch's numbers of threads."""
+    first = results[0]
+    return msgspec.structs.replace(
+        environment,
+        packages={**environment.packages, **first["packages"]},
+        sources=machine.sources(machine.files_in_project({file for result in results for file in result["files"]})),
+        threads=first["threads"] or msgspec.UNSET,
+        blas="",
+    )

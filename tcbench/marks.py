@@ -1,0 +1,416 @@
+"""Marks the steps of a user's own training loop, so that `tcbench run` can time them: `steps`, `phase`, `StepMarker`.
+
+This module runs in the user's process and imports the standard library only. If nothing measures, it does nothing. Else
+the environment variable `TCBENCH_STEPS` names a Unix socket, over which the process exchanges lines of JSON with
+`tcbench.engine.measure.program`, which describes the messages."""
+
+import contextlib
+import json
+import os
+import socket
+import sys
+import time
+from collections.abc import Callable, Iterator
+from types import TracebackType
+from typing import Any, NamedTuple
+
+SOCKET = "TCBENCH_STEPS"
+"""The environment variable with the path of the socket. It is set while tcbench measures."""
+
+INPUT = "input"
+"""The phase in which the loop waits for its next batch."""
+
+_REPORT_S = 0.5
+"""The least number of seconds between two reports of progress."""
+
+
+def steps(loader: Any, items: Any = None, unit: str = "samples", every: int = 1, name: str = "train") -> Any:
+    """Return `loader` unchanged, or, under `tcbench run`, a proxy for it whose iteration times the steps.
+
+    - `items`: what a batch counts, a number or a function of a batch that returns one. It is called once, outside the
+      timed steps. Default: the loader's `batch_size`, or else the scenario's.
+    - `unit`: the noun for the items. It must be the scenario's `unit`.
+    - `every`: the number of batches in a step, for gradient accumulation.
+    - `name`: the name of the loop. tcbench measures the loop `train` unless the scenario names another one.
+
+    After the last step to be measured the iteration raises SystemExit(0)."""
+    if SOCKET not in os.environ:
+        return loader
+    if name not in _markers:  # a program may call this function anew for each epoch
+        _markers[name] = StepMarker(name, items, unit, every, loader)
+    return _MeasuredLoader(loader, _markers[name])
+
+
+def phase(name: str, counted: bool = True) -> contextlib.AbstractContextManager[object]:
+    """Return a context whose time in a step is reported as the phase `name`. With `counted=False` it is left out of the
+    step, such as an evaluation. The time in an inner phase does not count for the outer one."""
+    marker = StepMarker.running
+    return _NOTHING if marker is None else _Phase(marker, name if counted else None)
+
+
+_markers: dict[str, "StepMarker"] = {}
+"""The markers of this process's loops by name."""
+
+_NOTHING = contextlib.nullcontext()
+
+
+class _MeasuredLoader:
+    """A proxy for a loader. Each iteration over it is an epoch."""
+
+    def __init__(self, loader: Any, marker: "StepMarker") -> None:
+        self._loader, self._marker = loader, marker
+        self._only_iteration: Iterator[Any] | None = None
+
+    def __len__(self) -> int:
+        return len(self._loader)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._loader, name)
+
+    def __getitem__(self, key: Any) -> Any:
+        return self._loader[key]
+
+    def __next__(self) -> Any:
+        if self._only_iteration is None:
+            self._only_iteration = iter(self)
+        return next(self._only_iteration)
+
+    def __iter__(self) -> Iterator[Any]:
+        batches = iter(self._loader)
+        try:
+            while True:
+                if self._marker.next_batch() and not self._marker.goes_on:
+                    sys.exit(0)
+                try:
+                    batch = next(batches)
+                except StopIteration:
+                    return
+                self._marker.arrived(batch)
+                yield batch
+        finally:
+            self._marker.pause()
+
+
+class _Mark(NamedTuple):
+    """A moment: the host's time in ns, and an event in the GPU's current stream if one is used."""
+
+    ns: int
+    event: Any = None
+
+
+class _Span(NamedTuple):
+    """A part of a step in a phase; None stands for time that is left out of the step."""
+
+    name: str | None
+    begin: _Mark
+    end: _Mark
+
+
+class _Step:
+    """A step that is running: its begin, its finished batches, and the parts of it in phases."""
+
+    def __init__(self, begin: _Mark, starts_epoch: bool) -> None:
+        self.begin, self.starts_epoch, self.batches = begin, starts_epoch, 0
+        self.spans: list[_Span] = []
+
+
+class StepMarker:
+    """Marks the steps of one loop in one process, for loops that own their iteration: call `next_batch` when the next
+    batch is requested, `arrived` when it is there, and `pause` before anything that is not training.
+
+    The parameters are those of `steps`. The process connects at its first step, so a process that only loads data never
+    does, and a forked child marks nothing."""
+
+    running: "StepMarker | None" = None
+    """The marker whose step is running in this process."""
+
+    def __init__(
+        self, name: str = "train", items: Any = None, unit: str = "samples", every: int = 1, loader: Any = None
+    ) -> None:
+        if every < 1:
+            raise ValueError(f"every: expected a number of batches of at least 1, got {every!r}")
+        self._name, self._items, self._unit, self._every = name, items, unit, every
+        self._loader = loader
+        self._connection: _Connection | None = None
+        self._process = 0
+        self._over = SOCKET not in os.environ
+        self._step: _Step | None = None
+        self._phases: list[str | None] = []
+        self._starts_epoch = True
+        self._asked = self._entered = _Mark(0)
+        self._done: list[tuple[_Step, _Mark]] = []  # each step with its end
+        self._steps = self._block = self._reported_ns = self._synchronised_ns = 0
+        self._event: Callable[[], Any] = lambda: None
+        self.goes_on = False
+
+    @property
+    def measuring(self) -> bool:
+        """Whether tcbench still needs steps of this loop from this process."""
+        return not self._over and self._process in (0, os.getpid())
+
+    def next_batch(self) -> bool:
+        """Mark that the loop requests its next batch: this ends the running step, and another one begins. Return True
+        when all steps have been measured, so that the loop can end; unless `goes_on`, it should."""
+        if not self.measuring:
+            return self._over and self._connection is not None
+        if self._connection is None and not self._connect():
+            return False
+        now = self._mark()
+        if self._step is not None:
+            self._step.batches += 1
+            if self._step.batches < self._every:
+                self._enter(INPUT, now)
+                return False
+            now = self._end_step(now)
+            if self._over:
+                return True
+        self._step, StepMarker.running = _Step(now, self._starts_epoch), self
+        self._phases, self._starts_epoch = [], False
+        self._enter(INPUT, now)
+        return False
+
+    def arrived(self, batch: Any = None) -> None:
+        """Mark that the batch is there, which ends the phase `input`."""
+        if self._step is None or not self.measuring:
+            return
+        self._leave()
+        if self._connection is not None and not self._done and self._step.batches == 0:
+            self._connection.items = _count(self._items, batch)
+
+    def pause(self) -> None:
+        """Mark that what follows does not train, such as an evaluation. The step that has begun is dropped. The next
+        one counts as the first step of an epoch."""
+        self._step, self._starts_epoch = None, True
+        if StepMarker.running is self:
+            StepMarker.running = None
+        if self._connection is not None and self.measuring:
+            self._report()
+
+    def _connect(self) -> bool:
+        """Connect this process, and return whether tcbench measures this loop in it."""
+        self._process = os.getpid()
+        self._connection = _Connection(os.environ[SOCKET])
+        workers, factor = (getattr(self._loader, key, None) or 0 for key in ("num_workers", "prefetch_factor"))
+        plan = self._connection.ask(
+            name=self._name,
+            unit=self._unit,
+            rank=_rank(),
+            pid=self._process,
+            batch_size=None if self._items is not None else _whole(getattr(self._loader, "batch_size", None)),
+            every=self._every,
+            prefetch=workers * factor,
+        )
+        self._over = not plan["measured"]
+        if not self._over:
+            self._warm_up_steps, self.goes_on = plan["warm_up"], plan["whole"]
+        return not self._over
+
+    def _mark(self) -> _Mark:
+        return _Mark(time.perf_counter_ns(), self._event())
+
+    def _enter(self, name: str | None, now: _Mark) -> None:
+        """Begin a phase in the running step, inside any phase that has begun."""
+        self._close_span(now)
+        self._phases.append(name)
+
+    def _leave(self) -> None:
+        """End the phase that began last."""
+        self._close_span(self._mark())
+        self._phases.pop()
+
+    def _close_span(self, now: _Mark) -> None:
+        """Add the time since the last change of phase to the innermost phase."""
+        if self._phases and self._step is not None:
+            self._step.spans.append(_Span(self._phases[-1], self._entered, now))
+        self._entered = now
+
+    def _end_step(self, now: _Mark) -> _Mark:
+        """End the running step at `now`, and return the begin of the next one. It is later than `now` after warm-up,
+        after a block of steps in a gate, and after the last step, since the device is then synchronised."""
+        step, connection = self._step, self._connection
+        assert step is not None and connection is not None
+        self._done.append((step, now))
+        timed = len(self._done) - self._warm_up_steps
+        if timed > 0 and timed == self._steps:
+            self._finish()
+            return now
+        if timed == 0 or (timed > 0 and self._block and timed % self._block == 0):
+            _synchronise()
+            answer = connection.ask(finished=len(self._done), step_s=self._seconds(step), waits=True)
+            if timed == 0:
+                self._steps, self._block = answer.get("steps", 0), answer.get("block", 0)
+                self._over = not self._steps
+                self._event = _event_recorder()
+                self._synchronised_ns = time.perf_counter_ns()
+            return self._mark()
+        if now.ns - self._reported_ns > _REPORT_S * 1e9:
+            self._report(self._seconds(step))
+        return now
+
+    def _seconds(self, step: _Step) -> float:
+        """Return the host's time since the begin of a step that has just ended, in seconds."""
+        return max(1e-9, (time.perf_counter_ns() - step.begin.ns) * 1e-9)
+
+    def _report(self, step_s: float | None = None) -> None:
+        """Tell tcbench how many steps are finished."""
+        self._reported_ns = time.perf_counter_ns()
+        if self._connection is not None:
+            self._connection.tell(finished=len(self._done), step_s=step_s, waits=False)
+
+    def _finish(self) -> None:
+        """Send what was measured. The loop is over for tcbench."""
+        assert self._connection is not None
+        ended = self._mark()
+        _synchronise()
+        wall_s = (time.perf_counter_ns() - self._synchronised_ns) * 1e-9
+        warm_up, timed = self._done[: self._warm_up_steps], self._done[self._warm_up_steps :]
+        steps = [step for step, _ in timed]
+        names = list(dict.fromkeys(span.name for step in steps for span in step.spans if span.name is not None))
+        on_device = steps[0].begin.event is not None
+
+        def phase_times_s(on_device: bool) -> dict[str, list[float]]:
+            return {name: [_phase_s(step, name, on_device) for step in steps] for name in names}
+
+        self._connection.tell(
+            result={
+                "warm_up_s": [_step_s(*done, False) for done in warm_up],
+                "steps_s": [_step_s(*done, on_device) for done in timed],
+                "host_steps_s": [_step_s(*done, False) for done in timed],
+                "epoch_starts": [place for place, step in enumerate(steps) if step.starts_epoch],
+                "phases_host_s": phase_times_s(False),
+                "phases_device_s": phase_times_s(True) if on_device else None,
+                "span_s": _between(steps[0].begin, ended, on_device),
+                "wall_s": wall_s,
+                "items": self._connection.items,
+                **_facts(),
+            }
+        )
+        self._over, self._step, StepMarker.running = True, None, None
+
+
+class _Phase:
+    """The context of a phase in a running step."""
+
+    def __init__(self, marker: StepMarker, name: str | None) -> None:
+        self._marker, self._name, self._step = marker, name, marker._step
+
+    def __enter__(self) -> None:
+        if self._step is not None:
+            self._marker._enter(self._name, self._marker._mark())
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        if self._step is not None and self._step is self._marker._step:
+            self._marker._leave()
+
+
+class _Connection:
+    """A connection to tcbench, one line of JSON per message. `items` is what a batch counts, if the loop says so."""
+
+    def __init__(self, path: str) -> None:
+        self._socket = socket.socket(socket.AF_UNIX)
+        self._socket.connect(path)
+        self._lines = self._socket.makefile("r", encoding="utf-8")
+        self.items: float | None = None
+
+    def tell(self, **message: Any) -> None:
+        """Send a message."""
+        self._socket.sendall(json.dumps(message).encode() + b"\n")
+
+    def ask(self, **message: Any) -> Any:
+        """Send a message, wait for the answer and return it."""
+        self.tell(**message)
+        return json.loads(self._lines.readline() or '{"measured": false}')
+
+
+def _count(items: Any, batch: Any) -> float | None:
+    """Return what a batch counts: `items`, or what it returns for the batch; None if unknown."""
+    return None if items is None else float(items(batch) if callable(items) else items)
+
+
+def _whole(number: Any) -> int | None:
+    """Return a number if it is an int above 0, else None."""
+    return number if isinstance(number, int) and number > 0 else None
+
+
+def _rank() -> int | None:
+    """Return this process's number among the ranks, as launchers set it; None without one."""
+    names = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID")
+    return next((int(os.environ[name]) for name in names if os.environ.get(name, "").isdecimal()), None)
+
+
+def _step_s(step: _Step, end: _Mark, on_device: bool) -> float:
+    """Return a step's seconds without the time that is left out."""
+    return _between(step.begin, end, on_device) - _phase_s(step, None, on_device)
+
+
+def _phase_s(step: _Step, name: str | None, on_device: bool) -> float:
+    """Return the seconds of a step in the phase `name`."""
+    return sum(_between(span.begin, span.end, on_device) for span in step.spans if span.name == name)
+
+
+def _between(begin: _Mark, end: _Mark, on_device: bool) -> float:
+    """Return the seconds between two marks, by the host's clock or by the device's events."""
+    if not on_device:
+        return (end.ns - begin.ns) * 1e-9
+    if hasattr(begin.event, "elapsed_time"):  # PyTorch
+        return float(begin.event.elapsed_time(end.event)) * 1e-3
+    return float(sys.modules["cupy"].cuda.get_elapsed_time(begin.event, end.event)) * 1e-3
+
+
+def _cuda(name: str) -> Any:
+    """Return the module `torch` or `cupy` if the process has loaded it and uses a GPU with it, else None."""
+    module = sys.modules.get(name)
+    try:
+        if module is None or not module.cuda.is_available():
+            return None
+        return module if name == "cupy" or module.cuda.is_initialized() else None
+    except Exception:  # a partly imported or broken module computes nothing on a GPU
+        return None
+
+
+def _event_recorder() -> Callable[[], Any]:
+    """Return a function that records an event in the GPU's current stream, or returns None without a GPU."""
+    torch, cupy = _cuda("torch"), _cuda("cupy")
+    if torch is None and cupy is None:
+        return lambda: None
+
+    def record() -> Any:
+        event = torch.cuda.Event(enable_timing=True) if torch is not None else cupy.cuda.Event()
+        event.record()
+        return event
+
+    return record
+
+
+def _synchronise() -> None:
+    """Wait until everything that PyTorch, CuPy or JAX has launched in this process is done."""
+    if (torch := _cuda("torch")) is not None:
+        torch.cuda.synchronize()
+    if (cupy := _cuda("cupy")) is not None:
+        cupy.cuda.Device().synchronize()
+    if (jax := sys.modules.get("jax")) is not None and hasattr(jax, "live_arrays"):
+        jax.block_until_ready(jax.live_arrays())
+
+
+def _facts() -> dict[str, Any]:
+    """Return facts about the process for the record: packages with a version, PyTorch's threads and memory, files."""
+    loaded = dict(sys.modules)
+    versions = {
+        name: str(module.__dict__["__version__"])
+        for name, module in loaded.items()
+        if name.isidentifier()
+        and name[0] != "_"
+        and name not in sys.stdlib_module_names
+        and isinstance(getattr(module, "__dict__", {}).get("__version__"), str)
+    }
+    torch = loaded.get("torch")
+    threads = None
+    with contextlib.suppress(Exception):
+        threads = {"intra": torch.get_num_threads(), "inter": torch.get_num_interop_threads()} if torch else None
+    cuda = _cuda("torch")
+    return {
+        "packages": versions,
+        "threads": threads,
+        "device_peak_bytes": None if cuda is None else cuda.cuda.max_memory_reserved(),
+        "files": sorted({file for module in loaded.values() if (file := getattr(module, "__file__", None))}),
+    }
