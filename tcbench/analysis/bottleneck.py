@@ -41,6 +41,8 @@ UNSTEADY = 1.25
 
 INPUT = "io"
 """The phase in which the host prepares a batch, or fetches one that input threads have prepared."""
+INPUT_PHASES = (INPUT, "input")
+"""The names of that phase: in sessions, and in programs that mark their steps."""
 
 PASSES = ("forward", "backward", "replay")
 """The phases that pass through the network. Backward always has the most to compute."""
@@ -172,7 +174,8 @@ class Bottleneck:
     - `waits_for_input_s`, `waits_for_gpu_s`: waiting times of the host.
     - `median_step_s`: known for a cell with one trial.
     - `device`: None without a GPU, and for records, which have no kernels.
-    - `rank`: with many ranks, the rank that the others wait for, which `needs` describes; `batch_size` is per rank."""
+    - `rank`: with many ranks, the rank that the others wait for, which `needs` describes; `batch_size` is per rank.
+    - `items`: the items in a step of all ranks, if a user's program counts them."""
 
     label: str
     on_gpu: bool
@@ -191,10 +194,11 @@ class Bottleneck:
     phases_are_timed: bool = False
     timed_step_s: float | None = None
     median_step_s: float | None = None
+    items: float | None = None
 
     @property
-    def images_per_step(self) -> int:
-        return self.batch_size * self.ranks
+    def images_per_step(self) -> float:
+        return self.items or self.batch_size * self.ranks
 
     @property
     def images_per_s(self) -> float:
@@ -214,7 +218,7 @@ class Bottleneck:
         """The longest computing phase of a CPU cell that is host-bound; None for other cells."""
         if self.on_gpu or self.verdict != "host-bound":
             return None
-        computing = [phase for phase in self.phases if phase.name not in (INPUT, ALLREDUCE)]
+        computing = [phase for phase in self.phases if phase.name not in (*INPUT_PHASES, ALLREDUCE)]
         longest = max(computing, key=lambda phase: phase.host_s, default=None)
         return longest if longest and longest.host_s > 0 else None
 
@@ -280,7 +284,7 @@ def explain_timeline(timeline: Timeline) -> Bottleneck:
         )
         for name, when in in_phase.items()
     )
-    host_io_s = sum(phase.host_s for phase in phases if phase.name == INPUT)
+    host_io_s = sum(phase.host_s for phase in phases if phase.name in INPUT_PHASES)
     network_s, network_host_s, network_gpu_s = _allreduce_times(phases)
     overlapped = bool(io_threads)
     input_work = io_threads or in_phase.get(INPUT, [])
@@ -434,7 +438,7 @@ def explain_records(records: Sequence[Record]) -> Bottleneck:
     may_wait = on_gpu and (busy_s is None or busy_s >= BALANCED_ABOVE * timed_step_s)
     phases = phase_costs(measured, waits=may_wait)
     overlapped = any(m.prefetch_depth for m in measured)
-    io_s = sum(phase.host_s for phase in phases if phase.name == INPUT)
+    io_s = sum(phase.host_s for phase in phases if phase.name in INPUT_PHASES)
     network_s, network_host_s, network_gpu_s = _allreduce_times(phases)
     host_s = sum(phase.host_s for phase in phases) - io_s - network_host_s
     starved = overlapped and io_s > (1 - BALANCED_ABOVE) * timed_step_s
@@ -458,6 +462,7 @@ def explain_records(records: Sequence[Record]) -> Bottleneck:
         device=None,
         ranks=cell.ranks,
         rank=critical_rank(measured[0].ranks).rank if measured[0].ranks else 0,
+        items=measured[0].items or None,
         phases_are_timed=all(m.phases_are_timed for m in measured),
         median_step_s=statistics.median(measured[0].counted_times_s) if len(measured) == 1 else None,
     )

@@ -66,7 +66,7 @@ class Metric:
 def _throughput(record: Record) -> float | None:
     if record.measurement is None:
         return None
-    return images_per_s(record.cell.images_per_step, record.measurement.counted_times_s)
+    return images_per_s(record.images_per_step, record.measurement.counted_times_s)
 
 
 def _memory(record: Record) -> float | None:
@@ -98,6 +98,7 @@ class Side:
     - `figures`: the figures of the compared metric, one for each successful trial that has one.
     - `images_per_s`: the geometric mean of the trials' throughput, whichever metric is compared.
     - `median_images_per_s`: the geometric mean of the images per second at each trial's median step.
+    - `images_per_step`: the images, or a program's items, in a step of all ranks.
     - `spikes`: the fraction of counted steps that are spikes (`SPIKE`).
     - `notes`: a remark for each trial that failed, was throttled or disturbed, or whose steps vary or had not settled.
     """
@@ -113,6 +114,7 @@ class Side:
     median_images_per_s: float | None = None
     spikes: float | None = None
     notes: tuple[str, ...] = ()
+    images_per_step: float = math.nan
 
     @property
     def figure(self) -> float | None:
@@ -156,7 +158,7 @@ class Trials:
     @property
     def rates_at_median(self) -> list[float]:
         """Images per second at the median step of each successful trial."""
-        return [self.cell.images_per_step / median_s for median_s in self._medians_s]
+        return [representative(self.records).images_per_step / median_s for median_s in self._medians_s]
 
     def figures(self, metric: Metric) -> tuple[float, ...]:
         """Return the metric's figures, one for each successful trial whose record has a positive, finite figure."""
@@ -221,6 +223,7 @@ class Trials:
         spikes = [time_s > SPIKE * median_s for m, median_s in trials for time_s in m.counted_times_s]
         return replace(
             side,
+            images_per_step=record.images_per_step,
             images_per_s=statistics.geometric_mean(self.figures(THROUGHPUT)),
             median_images_per_s=statistics.geometric_mean(self.rates_at_median),
             spikes=statistics.fmean(spikes),
@@ -620,7 +623,7 @@ def _attributed(pair: CellComparison, before: Trials, after: Trials, in_turns: b
     pair = replace(pair, clock=clock, phases=tuple(changes), culprit=_most_grown_phase(changes))
     if pair.estimate is None or pair.base is None or not pair.base.figure:
         return pair
-    step_s = pair.cell.images_per_step / pair.base.figure
+    step_s = pair.base.images_per_step / pair.base.figure
     return replace(pair, phase_trials=phase_trials(before, after, step_s, pair.by_round))
 
 

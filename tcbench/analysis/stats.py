@@ -35,7 +35,7 @@ class Interval:
         return self.low <= value <= self.high
 
 
-def images_per_s(images_per_step: int, times_s: Sequence[float]) -> float:
+def images_per_s(images_per_step: float, times_s: Sequence[float]) -> float:
     """Return a trial's throughput: the images of its counted steps (on all ranks) divided by their total time. This is
     not the mean of the steps' rates. Raises ValueError without a step."""
     if not times_s:

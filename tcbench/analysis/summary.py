@@ -115,7 +115,7 @@ def summarise(records: Iterable[Record]) -> tuple[CellSummary, ...]:
     records = tuple(records)
     run_environments = environments(records)
     groups = group_by_code(records)
-    rates = {key: _log_rates(key[1], group) for key, group in groups.items()}
+    rates = {key: _log_rates(group) for key, group in groups.items()}
     pools = grouped(  # cells of the same runs were measured in the same rounds
         ((str(key[0]), key[1].device, *sorted({record.run_id for record in group})), key)
         for key, group in groups.items()
@@ -226,10 +226,10 @@ def environments(records: Sequence[Record]) -> dict[str, Environment]:
     return {record.run_id: record.environment for record in reversed(records) if record.environment is not None}
 
 
-def _log_rates(cell: Cell, group: Sequence[Record]) -> list[tuple[tuple[str, int], float]]:
+def _log_rates(group: Sequence[Record]) -> list[tuple[tuple[str, int], float]]:
     """Return, for each successful trial, its round (run id and trial number) and the logarithm of its images/s."""
     return [
-        ((record.run_id, record.trial), math.log(images_per_s(cell.images_per_step, measured.counted_times_s)))
+        ((record.run_id, record.trial), math.log(images_per_s(record.images_per_step, measured.counted_times_s)))
         for record in group
         if record.status == "ok" and (measured := record.measurement) is not None and measured.counted_times_s
     ]
@@ -266,7 +266,7 @@ def _summary(
     trials_s = [m.counted_times_s for m in measured if m.counted_times_s]
     if not trials_s:
         return summary
-    throughput = run_scatter.group(log_rates) if run_scatter else welch.throughput(cell.images_per_step, trials_s)
+    throughput = run_scatter.group(log_rates) if run_scatter else welch.throughput(record.images_per_step, trials_s)
     rate = throughput.geometric_mean.interval()
     loads = [record.host for record in ok if record.host is not None]
     worst = max(loads, key=lambda load: load.lost, default=None)
@@ -274,7 +274,7 @@ def _summary(
         summary,
         throughput=throughput,
         images_per_s=rate,
-        step_time_s=cell.images_per_step / rate,
+        step_time_s=record.images_per_step / rate,
         step_time_median_s=statistics.median([t for trial in trials_s for t in trial]),
         peak_memory_bytes=max(m.peak_memory_bytes for m in measured),
         phase_host_s=tuple((phase.name, phase.host_s) for phase in phase_costs(measured)),

@@ -102,7 +102,7 @@ class SampleStats:
         return LogRatio(self.mean, *_combine_errors([self.squared_error, (self.drift / self.n, self.drift_degrees)]))
 
 
-def throughput(images_per_step: int, trials_s: Sequence[Sequence[float]]) -> SampleStats:
+def throughput(images_per_step: float, trials_s: Sequence[Sequence[float]]) -> SampleStats:
     """Return the statistics of a cell's images/s on the log scale. `trials_s` holds the counted step times of each
     trial; with a single trial, the variance comes from its steps. Raises ValueError without trials, or for a trial
     without steps."""

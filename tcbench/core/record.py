@@ -690,6 +690,11 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         check_end(self.status, self.reason, self.measurement)
 
+    @property
+    def images_per_step(self) -> float:
+        """The number of images, or of a program's items, in a step of all ranks together."""
+        return (self.measurement.items if self.measurement else None) or self.cell.images_per_step
+
 
 SHORTEST_STEP_S = 10e-6
 """The shortest step that can be timed: the loop and the clock themselves take about 0.6 us."""

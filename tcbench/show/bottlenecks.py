@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from tcbench.analysis.bottleneck import INPUT, PASSES, Bottleneck
+from tcbench.analysis.bottleneck import INPUT_PHASES, PASSES, Bottleneck
 from tcbench.analysis.phases import ALLREDUCE
 from tcbench.core.text import digits
 from tcbench.show.notes import Caution
@@ -75,7 +75,7 @@ def _cpu_figures(bottleneck: Bottleneck) -> str:
     needs = bottleneck.needs
     if bottleneck.verdict == "network-bound":
         return f"the all-reduce takes {_ms(needs.network_s)} per step, the computation before it {_ms(needs.host_s)}"
-    parts = [f"{p.name} {_ms(p.host_s)}" for p in bottleneck.phases if p.name not in (INPUT, ALLREDUCE)]
+    parts = [f"{p.name} {_ms(p.host_s)}" for p in bottleneck.phases if p.name not in (*INPUT_PHASES, ALLREDUCE)]
     words = f"the CPU computes {_ms(needs.host_s)} per step"
     words += f" ({', '.join(parts)})" if bottleneck.dominant and len(parts) > 1 else ""
     verb, relation = ("needs", "in parallel") if needs.overlapped else ("takes", "before it")

@@ -127,7 +127,7 @@ def another_session(taken_at: str | None, step_s: float, run: CellSummary) -> st
     `taken_at` is when the profile was taken (ISO 8601, UTC; None if unknown), and `step_s` its mean step time."""
     if run.step_time_s is None or run.images_per_s is None or not step_s:
         return None
-    rate = run.cell.images_per_step / step_s
+    rate = run.images_per_s.value * run.step_time_s.value / step_s
     unlike = abs(rate / run.images_per_s.value - 1) > 0.1  # reason enough on the same day too
     days = taken_at[:10] if taken_at else None, run.began_at[:10]
     if not unlike and days[0] in (None, days[1]):

@@ -13,7 +13,7 @@ from tcbench.analysis.stats import images_per_s
 from tcbench.core.messages import Building, Message, Stepped, Tuning
 from tcbench.core.record import Cell, Record
 from tcbench.run.eta import TimeLeft
-from tcbench.show.format import counted, duration, number
+from tcbench.show.format import counted, duration, milliseconds, number
 from tcbench.show.tables import Screen
 
 
@@ -131,9 +131,11 @@ class RunProgress(_Live):
             tuned = self._estimate.tuned(cell, self._tuning_s)
             first = message.stage == "warm-up" and message.steps < 2  # it includes one-time preparations
             self._running_estimate = tuned if first else tuned.stepped(cell, message.step_time_s)
-            rate = cell.images_per_step / message.step_time_s
+            rate = f"{number(cell.images_per_step / message.step_time_s)} {cell.unit}/s"
+            if cell.command is not None:  # what a step counts is known at its end
+                rate = f"{milliseconds(message.step_time_s)} a step"
             steps = f", {counted(message.steps, 'step')}" if message.steps else ""  # in the timed pass
-            activity = f"{name}: {message.stage}{steps}, {number(rate)} {cell.unit}/s"
+            activity = f"{name}: {message.stage}{steps}, {rate}"
             self._progress.update(self._task, description=activity)
 
     def finished(self, record: Record, remaining: Sequence[Cell] | None = None, *, again: bool = False) -> None:
@@ -165,7 +167,7 @@ def outcome(record: Record) -> str:
     """Say in a few words how a trial ended: its throughput, or its status and the reason."""
     if record.measurement is None:
         return f"{record.status}: {record.reason}"
-    rate = images_per_s(record.cell.images_per_step, record.measurement.counted_times_s)
+    rate = images_per_s(record.images_per_step, record.measurement.counted_times_s)
     return f"{number(rate)} {record.cell.unit}/s"
 
 

@@ -201,7 +201,7 @@ class CellReport(CellComparison):
             return "no single phase is confirmed slower" if self.phases else ""
         grown_s, share = culprit.change_s.value, ""
         if self.base and self.base.figure and culprit.decision != "slower":  # else `_slower_in` says it
-            share = f", {percent(grown_s * self.base.figure / self.cell.images_per_step)} of the step"
+            share = f", {percent(grown_s * self.base.figure / self.base.images_per_step)} of the step"
         return (
             f"{culprit.name} takes {milliseconds(grown_s)} longer (median {milliseconds(culprit.base_s)} -> "
             f"{milliseconds(culprit.current_s)} on the {self.clock}{share})"

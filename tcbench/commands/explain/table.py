@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from rich.text import Text
 
 from tcbench.analysis.advice import Gain
-from tcbench.analysis.bottleneck import COSTLIEST, INPUT, Bottleneck
+from tcbench.analysis.bottleneck import COSTLIEST, INPUT_PHASES, Bottleneck
 from tcbench.analysis.explanation import Explanation
 from tcbench.analysis.phases import ALLREDUCE
 from tcbench.commands.roofline.roofline import PartCost, phase_parts, precision_of
@@ -29,7 +29,7 @@ from tcbench.show.notes import Caution
 from tcbench.show.sides import first_few
 from tcbench.show.tables import FACTOR, RATE, SECONDS, WHOLE_SHARE, Column, ConfigTable, Table, Words, cell_columns
 
-_APART = (INPUT, ALLREDUCE)
+_APART = (*INPUT_PHASES, ALLREDUCE)
 """Phases that have a column of their own."""
 _KINDS = 6
 """Number of kinds of layers that are named."""

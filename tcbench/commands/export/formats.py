@@ -87,7 +87,7 @@ def _trials(records: Sequence[Record]) -> Iterator[Row]:
         if measured is not None:
             counted_s = measured.counted_times_s
             row |= {
-                "images_per_s": images_per_s(record.cell.images_per_step, counted_s),
+                "images_per_s": images_per_s(record.images_per_step, counted_s),
                 "step_time_mean_s": statistics.fmean(counted_s),
                 "step_time_median_s": statistics.median(counted_s),
                 "counted_steps": len(counted_s),

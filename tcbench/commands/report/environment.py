@@ -105,7 +105,12 @@ def _settings(records: Sequence[Record], settings: Settings) -> Iterable[tuple[s
     )
     if networks:
         yield "images", list_unique(f"{cell.image_size} × {cell.image_size}, {cell.input.label}" for cell in networks)
-    yield "device", list_unique(f"{cell.device}, {counted(cell.threads, 'thread')}" for cell in cells)
+    yield (
+        "device",
+        list_unique(
+            f"{cell.device}, {counted(cell.threads, 'thread')}" if cell.threads else cell.device for cell in cells
+        ),
+    )
     if many_ranks(cells):
         yield "ranks", listed([str(ranks) for ranks in sorted({cell.ranks for cell in cells})])
     trained = [

@@ -31,9 +31,7 @@ def trials_section(records: Sequence[Record], swatches: Swatches, trials_file: s
         *([Column[Record]("ranks", lambda record: record.cell.ranks, COUNT)] if with_ranks else []),
         Column("trial", lambda record: record.trial + 1, COUNT),
         Column("status", lambda record: STATUS_BADGES[record.status]),
-        _measured(
-            unit, lambda trial, measured: images_per_s(trial.cell.images_per_step, measured.counted_times_s), NUMBER
-        ),
+        _measured(unit, lambda trial, measured: images_per_s(trial.images_per_step, measured.counted_times_s), NUMBER),
         _measured("mean step", lambda _, measured: statistics.fmean(measured.counted_times_s), SECONDS),
         _measured("median step", lambda _, measured: statistics.median(measured.counted_times_s), SECONDS),
         _measured("counted steps", lambda _, measured: len(measured.counted_times_s), COUNT),

@@ -84,7 +84,7 @@ def plan_line(plan: Plan) -> str:
         f"{plan.scenario.name} on {plan.device.name} ({plan.device.title}): {cells}"
         + (f" ({skipped} skipped)" if skipped else "")
         + ("" if cell.input.kind == "own" else images)
-        + f", {counted(cell.threads, 'thread')}"
+        + (f", {counted(cell.threads, 'thread')}" if cell.threads else "")
         + (" per rank" if any(p.cell.ranks > 1 for p in plan.cells) else "")
     )
 

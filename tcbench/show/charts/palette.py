@@ -108,6 +108,7 @@ SERIES = (
 
 PHASE_COLOURS = {
     "io": "#fabc2d",
+    "input": "#fabc2d",
     "forward": "#53b9e8",
     "backward": "#0b4f9e",
     "allreduce": "#45a154",

@@ -46,7 +46,7 @@ _TRIES = 2
 def _median_step(record: Record) -> float | None:
     """Return a record's images/s at the median step."""
     measured = record.measurement
-    return None if measured is None else record.cell.images_per_step / statistics.median(measured.counted_times_s)
+    return None if measured is None else record.images_per_step / statistics.median(measured.counted_times_s)
 
 
 FIGURES: Mapping[str, Callable[[Record], float | None]] = {
