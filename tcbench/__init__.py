@@ -4,7 +4,12 @@ Importing it imports the standard library alone, so that a training script can. 
 first use."""
 
 import importlib
-from typing import Any
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from tcbench.marks import StepMarker as StepMarker
+    from tcbench.marks import phase as phase
+    from tcbench.marks import steps as steps
 
 __version__ = "0.1.0"
 
@@ -21,7 +26,7 @@ _PUBLIC_NAMES = {
 """The public functions and classes, with the modules that define them."""
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
     if name in _PUBLIC_MODULES:
         return importlib.import_module(f"{__name__}.{name}")
     if name in _PUBLIC_NAMES:

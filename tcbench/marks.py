@@ -129,17 +129,17 @@ class StepMarker:
     ) -> None:
         if every < 1:
             raise ValueError(f"every: expected a number of batches of at least 1, got {every!r}")
-        self._name, self._items, self._unit, self._every = name, items, unit, every
+        self._name, self._items, self._unit, self._batches_per_step = name, items, unit, every
         self._loader = loader
         self._connection: _Connection | None = None
         self._process = 0
-        self._over = SOCKET not in os.environ
+        self._over, self._is_complete = SOCKET not in os.environ, False
         self._step: _Step | None = None
         self._phases: list[str | None] = []
         self._starts_epoch = True
-        self._asked = self._entered = _Mark(0)
+        self._entered = _Mark(0)
         self._done: list[tuple[_Step, _Mark]] = []  # each step with its end
-        self._steps = self._block = self._reported_ns = self._synchronised_ns = 0
+        self._warm_up_steps = self._steps = self._block = self._reported_ns = 0
         self._event: Callable[[], Any] = lambda: None
         self.goes_on = False
 
@@ -152,18 +152,21 @@ class StepMarker:
         """Mark that the loop requests its next batch: this ends the running step, and another one begins. Return True
         when all steps have been measured, so that the loop can end; unless `goes_on`, it should."""
         if not self.measuring:
-            return self._over and self._connection is not None
+            return self._is_complete
         if self._connection is None and not self._connect():
             return False
         now = self._mark()
         if self._step is not None:
             self._step.batches += 1
-            if self._step.batches < self._every:
+            if self._step.batches < self._batches_per_step:
                 self._enter(INPUT, now)
                 return False
             now = self._end_step(now)
             if self._over:
-                return True
+                return self._is_complete
+        if len(self._done) == self._warm_up_steps:
+            _synchronise()
+            now = self._mark()
         self._step, StepMarker.running = _Step(now, self._starts_epoch), self
         self._phases, self._starts_epoch = [], False
         self._enter(INPUT, now)
@@ -196,13 +199,13 @@ class StepMarker:
             unit=self._unit,
             rank=_rank(),
             pid=self._process,
-            batch_size=None if self._items is not None else _whole(getattr(self._loader, "batch_size", None)),
-            every=self._every,
+            batch_size=None if self._items is not None else _positive_int(getattr(self._loader, "batch_size", None)),
+            every=self._batches_per_step,
             prefetch=workers * factor,
         )
         self._over = not plan["measured"]
         if not self._over:
-            self._warm_up_steps, self.goes_on = plan["warm_up"], plan["whole"]
+            self._warm_up_steps, self.goes_on = plan["warm_up"], plan["goes_on"]
         return not self._over
 
     def _mark(self) -> _Mark:
@@ -241,7 +244,6 @@ class StepMarker:
                 self._steps, self._block = answer.get("steps", 0), answer.get("block", 0)
                 self._over = not self._steps
                 self._event = _event_recorder()
-                self._synchronised_ns = time.perf_counter_ns()
             return self._mark()
         if now.ns - self._reported_ns > _REPORT_S * 1e9:
             self._report(self._seconds(step))
@@ -262,7 +264,7 @@ class StepMarker:
         assert self._connection is not None
         ended = self._mark()
         _synchronise()
-        wall_s = (time.perf_counter_ns() - self._synchronised_ns) * 1e-9
+        synchronised = _Mark(time.perf_counter_ns())
         warm_up, timed = self._done[: self._warm_up_steps], self._done[self._warm_up_steps :]
         steps = [step for step, _ in timed]
         names = list(dict.fromkeys(span.name for step in steps for span in step.spans if span.name is not None))
@@ -280,12 +282,12 @@ class StepMarker:
                 "phases_host_s": phase_times_s(False),
                 "phases_device_s": phase_times_s(True) if on_device else None,
                 "span_s": _between(steps[0].begin, ended, on_device),
-                "wall_s": wall_s,
+                "wall_s": _between(steps[0].begin, synchronised, False),
                 "items": self._connection.items,
                 **_facts(),
             }
         )
-        self._over, self._step, StepMarker.running = True, None, None
+        self._over, self._is_complete, self._step, StepMarker.running = True, True, None, None
 
 
 class _Phase:
@@ -298,7 +300,9 @@ class _Phase:
         if self._step is not None:
             self._marker._enter(self._name, self._marker._mark())
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         if self._step is not None and self._step is self._marker._step:
             self._marker._leave()
 
@@ -327,7 +331,7 @@ def _count(items: Any, batch: Any) -> float | None:
     return None if items is None else float(items(batch) if callable(items) else items)
 
 
-def _whole(number: Any) -> int | None:
+def _positive_int(number: Any) -> int | None:
     """Return a number if it is an int above 0, else None."""
     return number if isinstance(number, int) and number > 0 else None
 

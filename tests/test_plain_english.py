@@ -10,6 +10,7 @@ REASONS = {
     ("tcbench/engine/clock.py", "of"): CLOCK,
     ("tcbench/engine/rung.py", "of"): "an earlier name, which other packages may use",
     ("tcbench/engine/session.py", "of"): CLOCK,
+    ("tcbench/marks.py", "every"): "an argument of a public function",
     ("tests/engine/accelerators/cuda/test_ceilings.py", "of"): CLOCK,
     ("tests/engine/measure/test_loop.py", "of"): CLOCK,
 }

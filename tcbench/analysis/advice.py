@@ -266,7 +266,7 @@ BY_TABLE = 0.25
 (docs/virtual.md)."""
 
 
-def modelled_rate(images: int, parts: StepTime) -> Interval:
+def modelled_rate(images: float, parts: StepTime) -> Interval:
     """Return the rate in images/s of steps of `images` images with these parts. The limits contain nine of ten
     predictions. If the parts were timed on a busy machine, they took too long, and the upper limit is infinite."""
     rate, error = images / parts.step_s, ON_HOST if parts.on_host else BY_TABLE

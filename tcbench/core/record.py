@@ -111,14 +111,14 @@ class MeasureSettings(msgspec.Struct, frozen=True, kw_only=True):
 class Command(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A user's program as a config. `line` is its command line, in which `{batch_size}`, `{ranks}`, `{seed}` and
     `{steps}` stand for values; no shell runs it. `environment` holds further variables. `revision` is the commit id of
-    the branch in which it runs, if not in the current folder. `loop` is the name of the measured loop. `whole` lets the
-    program run to its end after the last measured step."""
+    the branch in which it runs, if not in the current folder. `loop` is the name of the measured loop. `goes_on` lets
+    the program run to its end after its last measured step."""
 
     line: Annotated[str, Meta(min_length=1)]
     environment: tuple[tuple[str, str], ...] = ()
     revision: str | None = None
     loop: str = "train"
-    whole: bool = False
+    goes_on: bool = False
 
 
 MOST_RUNGS = 64
@@ -213,7 +213,7 @@ class Selection:
     timeout_s: float | None = None
     fresh_autotune: bool = False
     tuning_budget_s: float | None = None
-    whole: bool = False
+    goes_on: bool = False
     seed: int = 0
     threads: int | None = 1
     host_speed: float = 1.0
@@ -387,8 +387,8 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True):
         """The times of the counted steps: all but the first of each block and of each epoch."""
         times_s = list(self.step_times_s)
         if self.epoch_starts:
-            apart = {*range(0, len(times_s), self.block_steps), *self.epoch_starts}
-            return tuple(time_s for place, time_s in enumerate(times_s) if place not in apart)
+            first_steps = {*range(0, len(times_s), self.block_steps), *self.epoch_starts}
+            return tuple(time_s for place, time_s in enumerate(times_s) if place not in first_steps)
         del times_s[:: self.block_steps]
         return tuple(times_s)
 

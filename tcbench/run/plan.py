@@ -155,13 +155,13 @@ def _command(config: Config, selection: Selection) -> Command | None:
     """Return the program that a config runs, with the commit that its branch names now. Raises ScenarioError."""
     command = config.command
     if command is None or config.branch is None:
-        return command and msgspec.structs.replace(command, whole=selection.whole)
+        return command and msgspec.structs.replace(command, goes_on=selection.goes_on)
     try:
-        asked = ("rev-parse", "--verify", "--quiet", "--end-of-options", f"{config.branch}^{{commit}}")
-        revision = Repository.containing(Path.cwd()).ask(*asked)
+        repository = Repository.containing(Path.cwd())
+        revision = repository.ask("rev-parse", "--verify", "--quiet", "--end-of-options", f"{config.branch}^{{commit}}")
     except (GitError, OSError) as error:
         raise ScenarioError(f"config '{config.name}': branch '{config.branch}': no such commit ({error})") from None
-    return msgspec.structs.replace(command, whole=selection.whole, revision=revision)
+    return msgspec.structs.replace(command, goes_on=selection.goes_on, revision=revision)
 
 
 def _without_other_precision(configs: tuple[Config, ...], device: Device) -> tuple[tuple[Config, ...], str]:

@@ -310,7 +310,9 @@ SELECTION = {
         takes=TIMES,
         read=functools.partial(seconds, "--tuning-budget"),
     ),
-    "whole": MEASURING.field("--whole", "Let a program of your own run to its end after its last measured step.", bool),
+    "goes_on": MEASURING.field(
+        "--whole", "Let a program of your own run to its end after its last measured step.", bool
+    ),
     "seed": MEASURING.field("--seed N", "Seed of the weights and the input.", int, 0, within=(0, 2**32 - 1)),
     "threads": MEASURING.field(
         "--threads N",

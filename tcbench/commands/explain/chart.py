@@ -26,7 +26,7 @@ from tcbench.core.errors import SelectionError
 from tcbench.core.groups import grouped, summed
 from tcbench.show.bottlenecks import limit_sentence, limit_words
 from tcbench.show.charts.page import ChartPage, boxes, name_rows, put
-from tcbench.show.charts.palette import INK, OTHER, PHASE_COLOURS, QUIET
+from tcbench.show.charts.palette import INK, QUIET, phase_colour
 from tcbench.show.charts.provenance import first_panels, provenance_of, small_print
 from tcbench.show.charts.text import LEGEND, config_name, drawable, shortened, text_width
 from tcbench.show.format import counted, factor, limits, milliseconds, number
@@ -72,7 +72,7 @@ def bottleneck_chart(explanations: Sequence[Explanation]) -> Figure:
     title = mark_simulated("", (summary.environment for summary in summaries))
     page = ChartPage(title, "", [*omitted, key, conditions])
     names, rest = _legend(bottlenecks)
-    page.legend([[Patch(facecolor=PHASE_COLOURS.get(name, OTHER), label=drawable(name)) for name in (*names, *rest)]])
+    page.legend([[Patch(facecolor=phase_colour(name), label=drawable(name)) for name in (*names, *rest)]])
     columns = min(_ABREAST, len(batch_sizes))
     grid = page.panels([_ROW * len(labels)] * math.ceil(len(batch_sizes) / columns), columns)
     longest_ms = 1e3 * max(max(b.step_s, math.fsum(phase.host_s for phase in b.phases)) for b in bottlenecks)
@@ -119,7 +119,7 @@ def _draw_rows(axes: Axes, rows: Sequence[Explanation | None], names: Sequence[s
             phases.append((counted(len(others_s), "other phase"), math.fsum(others_s)))
         for name, host_s in phases:
             blocks.append((at_ms, at_ms + host_s * 1e3, row - 0.35, row + 0.35))
-            colours.append(PHASE_COLOURS.get(name, OTHER))
+            colours.append(phase_colour(name))
             texts.append(f"{cell.summary.cell.label}\n{name} {milliseconds(host_s)}\n{sentence}")
             at_ms = blocks[-1][1]
         step_ms = bottleneck.step_s * 1e3

@@ -21,7 +21,7 @@ from tcbench.core.groups import grouped
 from tcbench.engine.api import Ceilings
 from tcbench.show.charts.labels import label, squares_around
 from tcbench.show.charts.page import ChartPage
-from tcbench.show.charts.palette import INK, OTHER, PAPER, PHASE_COLOURS, QUIET
+from tcbench.show.charts.palette import INK, PAPER, QUIET, phase_colour
 from tcbench.show.charts.provenance import by_setting, first_panels, provenance_of, small_print
 from tcbench.show.charts.text import DPI, LABEL, WORDS, config_name, drawable, wrapped
 from tcbench.show.format import number, numbers
@@ -114,7 +114,7 @@ def _legend(page: ChartPage, cells: Sequence[CellRoofline], base: str, *, all_ce
     """Add the legend: phases, base and fastest cell, and with `all_cells` a number for each cell. Return a function
     that gives the label of a mark, or an empty text."""
     phases = dict.fromkeys(part.phase for cell in cells for part in worth_showing(cell.phases))
-    handles = [_handle(phase, PHASE_COLOURS.get(phase, OTHER), _MARKERS.get(phase, "P")) for phase in phases]
+    handles = [_handle(phase, phase_colour(phase), _MARKERS.get(phase, "P")) for phase in phases]
     sizes = {cell.summary.cell.batch_size for cell in cells}
     if base or len(sizes) > 1:
         size = "" if all_cells else f", batch size {min(sizes)}" if len(sizes) == 1 else ", with its batch size"
@@ -246,7 +246,7 @@ def _pixels(axes: Axes, mark: _Mark) -> Point:
 
 def _draw_mark(axes: Axes, mark: _Mark) -> list[Bbox]:
     """Draw a mark, and return the boxes that it covers, in pixels."""
-    colour = PHASE_COLOURS.get(mark.part.phase, OTHER)
+    colour = phase_colour(mark.part.phase)
     axes.scatter(
         *mark.point,
         s=mark.size**2,
@@ -266,7 +266,7 @@ def _draw_arrow(axes: Axes, start: _Mark, end: _Mark) -> list[Point]:
     if math.dist(a, b) < 1.5 * _POINT / 72 * DPI:
         return []
     gaps: Any = dict.fromkeys(("shrinkA", "shrinkB"), _POINT / 2 + 1)
-    colour = PHASE_COLOURS.get(end.part.phase, OTHER)
+    colour = phase_colour(end.part.phase)
     arrow = FancyArrowPatch(
         start.point, end.point, arrowstyle="-|>", mutation_scale=8, color=colour, zorder=2.9, **gaps
     )
@@ -294,4 +294,4 @@ def _draw_layers(axes: Axes, cell: CellRoofline) -> None:
         y = [cell.ceilings.attainable_flops_s(part.intensity, cell.precision) for part in parts]
         if all(map(math.isfinite, y)):  # otherwise the ceiling is unknown
             x = [part.intensity for part in parts]
-            axes.scatter(x, y, s=20, marker="|", color=PHASE_COLOURS.get(phase, OTHER), linewidth=0.8, zorder=2.7)
+            axes.scatter(x, y, s=20, marker="|", color=phase_colour(phase), linewidth=0.8, zorder=2.7)

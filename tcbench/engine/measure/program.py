@@ -86,10 +86,14 @@ class _Loop:
         except ConnectionError:
             chunk = b""
         if not chunk:
-            self.closed, self.waiting = True, False
-            self._connection.close()
+            self.close()
         *lines, self._pending = (self._pending + chunk).split(b"\n")
         return [json.loads(line) for line in lines]
+
+    def close(self) -> None:
+        """Close the connection."""
+        self.closed, self.waiting = True, False
+        self._connection.close()
 
     def answer(self, **message: Any) -> None:
         """Answer the last message."""
@@ -99,10 +103,11 @@ class _Loop:
 
 @dataclass
 class _Run:
-    """A run of the program: its duration in seconds, its loops, with the names of those not measured, and the number of
-    steps in a block (0: undivided) and of all timed steps."""
+    """A run of the program: its duration in seconds, all connections, the measured loops, the names of others, and the
+    number of steps in a block (0: undivided) and of all timed steps."""
 
     elapsed_s: float = 0.0
+    connections: list[_Loop] = field(default_factory=list)
     loops: list[_Loop] = field(default_factory=list)
     other_names: list[str] = field(default_factory=list)
     block: int = 0
@@ -152,6 +157,8 @@ class _Program:
                 ended_by_tcbench = self._serve(run, child, listening)
             finally:
                 child.kill()
+                for loop in run.connections:
+                    loop.close()
             run.elapsed_s = child.elapsed_s
             last_line = child.last_line()
         if child.code and not ended_by_tcbench:
@@ -163,31 +170,29 @@ class _Program:
     def _serve(self, run: _Run, child: Child, listening: socket.socket) -> bool:
         """Exchange messages with the program until it ends. Return whether it had to be killed because it did not end
         after its last measured step."""
-        new: list[_Loop] = []
         while child.code is None:
-            open_loops = [loop for loop in (*new, *run.loops) if not loop.closed]
+            open_loops = [loop for loop in run.connections if not loop.closed]
             sources: list[Any] = [listening, child, *open_loops]
             ready = select.select(sources, [], [], 1.0)[0]
             if listening in ready:
-                new.append(_Loop(listening.accept()[0]))
+                run.connections.append(_Loop(listening.accept()[0]))
             for loop in open_loops:
                 for message in loop.receive() if loop in ready else ():
-                    self._hear(run, new, loop, message)
+                    self._hear(run, loop, message)
             self._release(run)
             results_s = [loop.ended_s for loop in run.loops if loop.result is not None]
-            overdue = results_s and time.monotonic() - max(results_s) > _END_S and not self._command.whole
+            overdue = results_s and time.monotonic() - max(results_s) > _END_S and not self._command.goes_on
             if overdue and len(results_s) == len(run.loops):
                 return True
         for loop in [loop for loop in run.loops if not loop.closed]:  # what arrived before the end
             while not loop.closed:
                 for message in loop.receive():
-                    self._hear(run, new, loop, message)
+                    self._hear(run, loop, message)
         return False
 
-    def _hear(self, run: _Run, new: list[_Loop], loop: _Loop, message: Mapping[str, Any]) -> None:
+    def _hear(self, run: _Run, loop: _Loop, message: Mapping[str, Any]) -> None:
         """Handle a message of a loop. Raises ProgramError if the loop contradicts the scenario."""
         if "name" in message:
-            new.remove(loop)
             loop.hello = message
             if message["name"] != self._command.loop:
                 run.other_names.append(message["name"])
@@ -195,7 +200,7 @@ class _Program:
                 return
             run.loops.append(loop)
             self._check(message)
-            loop.answer(measured=True, warm_up=self._warm_up, whole=self._command.whole)
+            loop.answer(measured=True, warm_up=self._warm_up, goes_on=self._command.goes_on)
         elif "result" in message:
             loop.result, loop.ended_s = message["result"], time.monotonic()
             loop.peak_bytes = loop.result["device_peak_bytes"] or clock.peak_bytes_of(loop.hello["pid"])
@@ -259,14 +264,14 @@ class _Program:
             )
 
     def _send_count(self, step_s: float, least: int = _LEAST_RUNS) -> None:
-        """In a pilot, send the number of steps for the trials, from the duration of a step in seconds."""
+        """Send the number of steps for the trials if this is a pilot. `step_s` is the duration of a step."""
         if not self._count:
             self._listen(Piloted(max(least, math.ceil(self._cell.measure.max_time_s / step_s))))
 
     def measured_by_steps(self, run: _Run) -> Measurement:
         """Return the measurement of a program that marks its steps. Raises ProgramError if it took too few, or if its
         times cannot be believed."""
-        cell, loops, every = self._cell, run.loops, run.loops[0].hello["every"]
+        cell, loops = self._cell, run.loops
         steps = run.steps or 1 + (self._count or _PILOT_STEPS)
         block_steps = run.block or steps
         if any(loop.result is None for loop in loops):
@@ -282,7 +287,7 @@ class _Program:
             _check_believed(result)
         slowest = max(range(len(results)), key=lambda place: sum(results[place]["steps_s"]))
         result = results[slowest]
-        items = [every * result["items"] for result in results if result["items"] is not None]
+        items = [loops[0].hello["every"] * result["items"] for result in results if result["items"] is not None]
         measurement = Measurement(
             warmup_times_s=tuple(result["warm_up_s"]),
             warmup_settled=WarmUpRule(cell.measure.min_warmup_steps, len(result["warm_up_s"])).has_settled(

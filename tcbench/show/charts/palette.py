@@ -108,7 +108,6 @@ SERIES = (
 
 PHASE_COLOURS = {
     "io": "#fabc2d",
-    "input": "#fabc2d",
     "forward": "#53b9e8",
     "backward": "#0b4f9e",
     "allreduce": "#45a154",
@@ -120,6 +119,13 @@ PHASE_COLOURS = {
 }
 """Colours of phases. Those next to each other in a step also differ in lightness."""
 OTHER, COPY = "#8c8c8c", "#4d4d4d"
+
+
+def phase_colour(name: str) -> str:
+    """Return the colour of a phase, grey for one that is not tcbench's. `input` is a program's name of the phase io."""
+    return PHASE_COLOURS.get("io" if name == "input" else name, OTHER)
+
+
 RECORDED = "#f3f3f3"
 """The background of the recorded part of a timeline."""
 
