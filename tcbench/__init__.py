@@ -22,8 +22,10 @@ _PUBLIC_NAMES = {
     "LightningSteps": "engine.loops.lightning",
     "TransformersSteps": "engine.loops.transformers",
     "KerasSteps": "engine.loops.keras",
+    "chainer": "engine.backends.chainer.compat",
 }
-"""The public functions and classes, with the modules that define them."""
+"""The public functions and classes, with the modules that define them. `chainer` is Chainer itself, imported so that it
+works with today's NumPy."""
 
 
 def __getattr__(name: str) -> object:

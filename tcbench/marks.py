@@ -29,7 +29,7 @@ def steps(loader: Any, items: Any = None, unit: str = "samples", every: int = 1,
 
     - `items`: what a batch counts, a number or a function of a batch that returns one. It is called once, outside the
       timed steps. Default: the loader's `batch_size`, or else the scenario's.
-    - `unit`: the noun for the items. It must be the scenario's `unit`.
+    - `unit`: the noun for the items. One that you name must be the scenario's `unit` too.
     - `every`: the number of batches in a step, for gradient accumulation.
     - `name`: the name of the loop. tcbench measures the loop `train` unless the scenario names another one.
 
@@ -396,6 +396,14 @@ def _synchronise() -> None:
         jax.block_until_ready(jax.live_arrays())
 
 
+def torch_threads() -> dict[str, int] | None:
+    """Return PyTorch's numbers of threads within and between operators; None unless this process has loaded it."""
+    torch = sys.modules.get("torch")
+    with contextlib.suppress(Exception):
+        return {"intra": torch.get_num_threads(), "inter": torch.get_num_interop_threads()} if torch else None
+    return None
+
+
 def _facts() -> dict[str, Any]:
     """Return facts about the process for the record: packages with a version, PyTorch's threads and memory, files."""
     loaded = dict(sys.modules)
@@ -407,14 +415,10 @@ def _facts() -> dict[str, Any]:
         and name not in sys.stdlib_module_names
         and isinstance(getattr(module, "__dict__", {}).get("__version__"), str)
     }
-    torch = loaded.get("torch")
-    threads = None
-    with contextlib.suppress(Exception):
-        threads = {"intra": torch.get_num_threads(), "inter": torch.get_num_interop_threads()} if torch else None
     cuda = _cuda("torch")
     return {
         "packages": versions,
-        "threads": threads,
+        "threads": torch_threads(),
         "device_peak_bytes": None if cuda is None else cuda.cuda.max_memory_reserved(),
         "files": sorted({file for module in loaded.values() if (file := getattr(module, "__file__", None))}),
     }

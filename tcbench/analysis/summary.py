@@ -56,6 +56,8 @@ class CellSummary:
     - `runs`: ids of the runs that measured the cell; `began_at`: start of the first trial (UTC, ISO 8601).
     - `codes`: the code that the runs measured; several if a run was resumed with other code.
     - `flops`: FLOPs of a step on all ranks, as declared by the step's author.
+    - `epoch_first_s`: the mean of the first steps of epochs, which are not counted; `startup_s`: a program's time
+      outside of its steps. Both are None unless a program's trials tell them.
     - `tuning_budgets_s`: the time limits for tuning cuDNN's plans, ascending."""
 
     cell: Cell
@@ -82,6 +84,8 @@ class CellSummary:
     flops: float | None = None
     tuning_budgets_s: tuple[float, ...] = ()
     outlier: Outlier | None = None
+    epoch_first_s: float | None = None
+    startup_s: float | None = None
 
     @property
     def gflops_s(self) -> float | None:
@@ -286,7 +290,15 @@ def _summary(
         flops=cell.ranks * declared_work(measured[0])[0] or None,
         tuning_budgets_s=tuple(sorted({p.budget_s for m in measured for p in m.plans if p.budget_s is not None})),
         outlier=_outlier(log_rates),
+        epoch_first_s=_mean(m.epoch_first_s for m in measured),
+        startup_s=_mean(m.startup_s for m in measured),
     )
+
+
+def _mean(times_s: Iterable[float | None]) -> float | None:
+    """Return the mean of the known times; None without any."""
+    known_s = [time_s for time_s in times_s if time_s is not None]
+    return statistics.fmean(known_s) if known_s else None
 
 
 FAR = math.log(2)

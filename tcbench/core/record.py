@@ -355,7 +355,8 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True):
     - `declared`: the work of phases as the author of an own step declares it.
     - `items`: the number of items in a step of all ranks, if a user's program counts them; else the cell's batch sizes.
     - `epoch_starts`: the timed steps, counted from 0, that were the first of an epoch. They are stored but not counted.
-    - `startup_s`: the time of a user's program outside of its steps, estimated from two lengths of runs."""
+    - `runs`: the runs of a user's program that marks no steps: the number of steps (0: unknown) and the duration of
+      each. The step times are derived from them."""
 
     warmup_times_s: tuple[Seconds, ...]
     warmup_settled: bool
@@ -380,7 +381,7 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True):
     declared: tuple[DeclaredWork, ...] | msgspec.UnsetType = msgspec.UNSET
     items: Positive | msgspec.UnsetType = msgspec.UNSET
     epoch_starts: tuple[int, ...] | msgspec.UnsetType = msgspec.UNSET
-    startup_s: PhaseSeconds | msgspec.UnsetType = msgspec.UNSET
+    runs: tuple[tuple[int, Seconds], ...] | msgspec.UnsetType = msgspec.UNSET
 
     @property
     def counted_times_s(self) -> tuple[float, ...]:
@@ -391,6 +392,19 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True):
             return tuple(time_s for place, time_s in enumerate(times_s) if place not in first_steps)
         del times_s[:: self.block_steps]
         return tuple(times_s)
+
+    @property
+    def epoch_first_s(self) -> float | None:
+        """The mean time of an epoch's first step, of those not counted for it; None without any."""
+        firsts_s = [self.step_times_s[place] for place in self.epoch_starts or ()]
+        return statistics.fmean(firsts_s) if firsts_s else None
+
+    @property
+    def startup_s(self) -> float | None:
+        """The time of a program's run outside of its steps, if runs of two lengths tell it."""
+        if not self.runs or not (steps := self.runs[-2][0]):
+            return None
+        return self.runs[-2][1] - steps * self.step_times_s[-1]
 
     @property
     def phases_are_timed(self) -> bool:
@@ -714,7 +728,7 @@ def _contradiction(record: Record) -> str | None:
     if step_s < phases_s / 10:
         return f"its steps took {step_s * 1e3:.3g} ms, but their phases took {phases_s * 1e3:.3g} ms"
     simulated = record.environment is not None and record.environment.simulated is not None
-    if record.host is not None and not simulated:
+    if record.host is not None and not simulated and not measured.runs:
         timed_s, elapsed_s = sum(measured.step_times_s), record.host.elapsed_s
         if abs(timed_s - elapsed_s) > 0.1 * elapsed_s + _RUNNER_DELAY_S:
             return f"its steps took {timed_s:.3g} s by the session's clock, but {elapsed_s:.3g} s by tcbench's"

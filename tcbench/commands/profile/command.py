@@ -65,7 +65,7 @@ _TIMED_S = 5.0
 def profile(
     config: str = typer.Argument(
         metavar="CELL",
-        help="A config's name, or rungs joined by '+'; its batch size is --bs.",
+        help="A config's name, or rungs joined by '+'; its batch size is --bs. A scenario's file: its first config.",
         autocompletion=options.completion("complete_config"),
     ),
     steps: int = options.MEASURING.option("--steps -n N", "Steps to record.", 5, within=(1, 10_000)),
@@ -95,10 +95,14 @@ def profile(
     tcbench profile fp32 --bs 4 --tool ranges -n 10    without a profiler
     tcbench profile fp32 --bs 8 --host                 the host's functions, for www.speedscope.app"""
     from tcbench.commands.profile import profiler
+    from tcbench.run.scenario import SUFFIX, load
     from tcbench.tracing import perfetto
 
     options.export_tuning_options(chosen)
-    plan, planned = _planned(replace(chosen, configs=options.config_names([config], "CELL")), steps)
+    names = options.config_names([config], "CELL")
+    if chosen.scenario is None and config.endswith(SUFFIX):  # as in `run`: the scenario, here its first config
+        names, chosen = (load(config).configs[0].name,), replace(chosen, scenario=config)
+    plan, planned = _planned(replace(chosen, configs=names), steps)
     stderr, stdout = make_console(stderr=True), make_console()
     if host:
         stdout.say(*_sampled(plan, planned, tool, out, quiet))
@@ -197,6 +201,11 @@ def _planned(chosen: Selection, steps: int) -> tuple[Plan, PlannedCell]:
         more = "; ..." if len(plan.cells) > 3 else ""
         raise SelectionError(f"expected one cell, got {len(plan.cells)}: {names}{more}")
     (planned,) = plan.cells
+    if planned.cell.command is not None:
+        raise SelectionError(
+            f"{planned.cell.label} is a program of your own: record a trace with its framework's profiler or with nsys "
+            "around it, and run tcbench explain TRACE (docs/traces.md)"
+        )
     if planned.skip_reason is not None:
         raise SelectionError(f"{planned.cell.label} cannot run here: {planned.skip_reason}")
     measure = msgspec.structs.replace(planned.cell.measure, profiled_steps=steps)

@@ -75,6 +75,12 @@ def footnotes(summaries: Sequence[CellSummary]) -> list[str]:
     lines += map(Caution, cells.outlier_lines(summaries))
     if any(summary.images_per_s and not summary.settled for summary in summaries):
         lines.append(Caution("*: step times had not settled when the warm-up ended."))
+    for summary in summaries:
+        if summary.epoch_first_s is not None:
+            first = milliseconds(summary.epoch_first_s)
+            lines.append(f"{summary.cell.label}: the first step of an epoch takes {first}; it is not counted.")
+        if summary.startup_s is not None:
+            lines.append(f"{summary.cell.label}: a run takes {summary.startup_s:.3g} s besides its steps.")
     budgets_s = sorted({budget_s for summary in summaries for budget_s in summary.tuning_budgets_s})
     if len(budgets_s) > 1:
         within = listed([f"{budget_s:g} s" for budget_s in budgets_s])

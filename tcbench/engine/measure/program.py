@@ -251,7 +251,7 @@ class _Program:
     def _check(self, hello: Mapping[str, Any]) -> None:
         """Raise ProgramError if a loop counts something else than the scenario says."""
         cell, batch_size = self._cell, hello["batch_size"]
-        if hello["unit"] != cell.unit:
+        if hello["unit"] not in (cell.unit, _DEFAULT_UNIT):
             raise ProgramError(
                 f"the program counts {hello['unit']} (`unit` of tcbench.steps), the scenario {cell.unit}: "
                 f'write unit = "{hello["unit"]}" into the scenario'
@@ -281,7 +281,10 @@ class _Program:
                 f"write steps = {max(1, finished - self._warm_up - 1)} under [measure]"
             )
         if cell.ranks > 1 and len(loops) != cell.ranks:
-            raise ProgramError(f"{len(loops)} processes train, but the cell has {cell.ranks} ranks")
+            raise ProgramError(
+                f"{len(loops)} of {cell.ranks} ranks train: the command itself starts them, e.g. by torchrun "
+                "--nproc-per-node {ranks}"
+            )
         results = [loop.result for loop in loops if loop.result is not None]
         for result in results:
             _check_believed(result)
@@ -337,7 +340,7 @@ class _Program:
             self._listen(Stepped("timed", len(runs_s) - 1, runs_s[-1]))
         self._listen(Stepped("profiled", 0, runs_s[-1]))
         self._send_count(runs_s[-1])
-        return _of_runs(runs_s)
+        return _measurement_of_runs(runs_s, [(0, run_s) for run_s in runs_s])
 
     def measured_by_lengths(self) -> Measurement:
         """Return the measurement of a program whose command contains `{steps}`: two runs of different lengths give the
@@ -360,13 +363,15 @@ class _Program:
         self._listen(Stepped("timed", more, step_s))
         self._listen(Stepped("profiled", 0, step_s))
         self._send_count(step_s)
-        return msgspec.structs.replace(_of_runs([first_s / short, step_s]), startup_s=short_s - short * step_s)
+        runs = [(short, first_s), (short, short_s), (short + more, long_s)]
+        return _measurement_of_runs([first_s / short, step_s], runs)
 
 
 _CLEARLY_LONGER = 1.5
 """A pilot multiplies the difference of lengths until the longer run takes this multiple of the shorter one."""
 _MOST_STEPS = 1_000_000
 
+_DEFAULT_UNIT = "samples"
 _NOT_INSTALLED = "; install tcbench into the environment of the command"
 
 _UNKNOWN: dict[str, Any] = {
@@ -379,15 +384,16 @@ _UNKNOWN: dict[str, Any] = {
 """The fields of a measurement that a program does not report."""
 
 
-def _of_runs(runs_s: Sequence[float]) -> Measurement:
-    """Return the measurement of complete runs, of which the first is not counted."""
+def _measurement_of_runs(steps_s: Sequence[float], runs: Sequence[tuple[int, float]]) -> Measurement:
+    """Return the measurement of complete runs from their step times, of which the first is not counted."""
     return Measurement(
         warmup_times_s=(),
         warmup_settled=True,
-        step_times_s=tuple(runs_s),
-        block_steps=max(2, len(runs_s)),
+        step_times_s=tuple(steps_s),
+        block_steps=max(2, len(steps_s)),
         stopped_by="budget",
-        phases=(PhaseTimes(name="program", host_s=tuple(runs_s[1:])),),
+        phases=(PhaseTimes(name="program", host_s=tuple(steps_s[1:])),),
+        runs=tuple(runs),
         peak_memory_bytes=clock.peak_bytes_of_ended_children(),
         peak_memory_of="process",
         prefetch_depth=0,

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
+from tcbench import marks
 from tcbench.core import messages, recording
 from tcbench.core.errors import ScenarioError, TcbenchError
 from tcbench.core.messages import SEND, Building, Finished, Message, ProfileRequest
@@ -79,7 +80,9 @@ def run(
             measurement = measure_cell(cell, send, request, environment.device_name, on_session)
         if cell.is_own:
             loaded = machine.sources(machine.loaded_files())
-            environment = msgspec.structs.replace(environment, sources=loaded)
+            environment = msgspec.structs.replace(
+                environment, sources=loaded, threads=marks.torch_threads() or msgspec.UNSET
+            )
     except Exception as error:
         return Finished(*failure(cell, error), None, environment)
     finally:
@@ -150,8 +153,20 @@ def failure(cell: Cell, error: Exception) -> tuple[Literal["oom", "failed"], str
     if memory_error is not None:
         return "oom", f"out of memory: {_line(memory_error) or 'an allocation failed'}"
     notes = [" ".join(note.split()) for note in getattr(error, "__notes__", ())]
+    if (place := _place_in_project(error)) is not None:
+        notes.append(f"at {place}")
+    if isinstance(error, StopIteration):
+        notes.append("the input ended: let it start again, since tcbench takes as many steps as it needs")
     where = "".join(f" ({note})" for note in notes)
     return "failed", f"{type(error).__name__}: {_line(error)}{where}"
+
+
+def _place_in_project(error: Exception) -> str | None:
+    """Return the file and line of the user's project that raised an error; None if it was raised elsewhere."""
+    for frame, line in reversed(list(traceback.walk_tb(error.__traceback__))):
+        if files := machine.files_in_project([frame.f_code.co_filename]):
+            return f"{files[0]}:{line}"
+    return None
 
 
 def measure_cell(
