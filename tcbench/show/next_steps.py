@@ -99,6 +99,6 @@ def cell_step(
     names = [config or cell.config, cell.scenario]
     if command == "run":
         names = [cell.scenario, "--config", config or cell.config]
-    sizes = ["--bs", str(cell.batch_size), *(["--threads", str(cell.threads)] if threads else [])]
+    sizes = ["--bs", str(cell.batch_size), *(["--threads", str(cell.threads)] if threads and cell.threads else [])]
     setting = words(setting_of(cell, load(cell.scenario).on(cell.device.partition(":")[0])))
     return NextStep((command, *names, *sizes, *setting, *out_words(out)), purpose, machine_needed(cell.device, machine))

@@ -1,7 +1,10 @@
 """docs/own-step.md does what it says: its blocks are saved as the files it names and run by its command."""
 
+import os
 import re
 import shlex
+import sys
+import textwrap
 from pathlib import Path
 
 import pytest
@@ -18,14 +21,15 @@ def blocks(language: str) -> list[str]:
     return re.findall(rf"```{language}\n(.*?)```", PAGE.read_text("utf-8"), re.DOTALL)
 
 
-IN_NUMPY, IN_TORCH = blocks("python")
+LOOP, IN_NUMPY, IN_TORCH = blocks("python")
+PROGRAMS, STEPS = blocks("toml")
 
 
 def run(folder: Path, step: str | None, *options: str) -> Done:
     """Run the page's command in a folder with the page's files."""
     if step is not None:
         (folder / "my_step.py").write_text(step, "utf-8")
-    (folder / "my_step.toml").write_text(*blocks("toml"), "utf-8")
+    (folder / "my_step.toml").write_text(STEPS, "utf-8")
     words = shlex.split("run ./my_step.toml --device cpu --max-time 0.3 --trials 1 --threads 1 --quiet")
     return tcbench(folder, *words, *options, PYTHONPATH=str(PAGE.parents[1]))
 
@@ -56,6 +60,33 @@ def test_the_pages_step_in_pytorch_runs_by_the_pages_command(tmp_path):
     check(tmp_path, run(tmp_path, IN_TORCH), "torch")
 
 
+TRAIN = """
+import time
+
+loader, model = [[1, 2]] * 50, sum
+while True:
+"""
+
+
+def test_the_pages_line_in_a_loop_is_all_that_a_program_needs(tmp_path):
+    (tmp_path / "train.py").write_text(TRAIN + textwrap.indent(LOOP + "    time.sleep(0.002)\n", "    "), "utf-8")
+    (tmp_path / "train.toml").write_text(PROGRAMS, "utf-8")
+    words = shlex.split("run ./train.toml --config eager --max-time 0.2 --trials 2 --quiet")
+    paths = {"PYTHONPATH": str(PAGE.parents[1]), "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    done = tcbench(tmp_path, *words, **paths)
+    assert done.code == 0, done.err + done.out
+    assert "samples/s" in done.out
+    first, second = (record.measurement for record in records(tmp_path))
+    assert first and second
+    assert first.timed_steps == second.timed_steps  # the pilot's number
+    assert first.items == 32
+    assert first.epoch_starts
+    assert [phase.name for phase in first.phases] == ["input", "forward", "body"]
+    assert tcbench(tmp_path, "profile", "./train.toml").err.startswith(
+        "tcbench: error: eager, batch size 32 is a program"
+    )
+
+
 @pytest.mark.slow
 def test_the_pages_step_in_numpy_runs_just_so_and_its_work_has_a_rate(tmp_path):
     result = run(tmp_path, IN_NUMPY)
@@ -77,7 +108,7 @@ def test_the_pages_steps_are_about_thirty_lines_long():
         ("open_session", "open_sesion", r"module 'my_step' has no 'open_session' \(it has: open_sesion\)"),
         ("return own.step(", "own.step(", "expected a session .*got NoneType"),
         ("import numpy", "import nunpy", "No module named 'nunpy'"),
-        ('state["x"] @ w', 'state["y"] @ w', r"^KeyError: 'y' \(in phase 'forward'\)$"),
+        ('state["x"] @ w', 'state["y"] @ w', r"^KeyError: 'y' \(in phase 'forward', at my_step\.py:18\)$"),
         (
             'bytes={"forward"',
             'bytes={"fprop"',

@@ -1,10 +1,13 @@
 from pathlib import Path
 
 import pytest
+from projects import git
 
 from tcbench.core.errors import ScenarioError
-from tcbench.core.record import CudnnSettings
+from tcbench.core.record import Command, CudnnSettings, Selection
+from tcbench.engine.api import host_device
 from tcbench.run import scenario
+from tcbench.run.plan import make
 
 FOLDER = Path(__file__).parents[2] / "scenarios"
 
@@ -44,6 +47,7 @@ def test_naruse2018_has_the_talks_settings():
     assert talk.cudnn == CudnnSettings(workspace_bytes=512 * 2**20, autotune=True, fast_batch_norm=True)
 
 
+CONFIG = '[[config]]\nrungs = ["x"]\n'
 ABLATION = '[[ablation]]\nname = "no-autotune"\ncudnn.autotune = false\n'
 
 
@@ -81,11 +85,34 @@ ABLATION = '[[ablation]]\nname = "no-autotune"\ncudnn.autotune = false\n'
         ('"fp32", [', "3, [", "ladder[0].steps[0]: expected a text in quotes or a list, got a whole number"),
         ("[[ladder]]", "[[ladders]]", "ladders: unknown key; did you mean 'ladder'?"),
         ("schema = 1", "schema = = 1", "not valid TOML"),
+        (CONFIG, f'{CONFIG}command = "a \'b"\n', "config[0].command: no closing quotation: expected the words"),
+        (CONFIG, f'{CONFIG}command = " "\n', "config[0].command: expected the words of a command line, got ' '"),
+        (CONFIG, f'{CONFIG}backend = "a:f"\ncommand = "a"\n', "config[0]: expected either a backend or a command"),
+        (CONFIG, f'{CONFIG}branch = "b"\n', "config[0].branch: only a config with a command has one"),
+        (CONFIG, f'{CONFIG}backend = "command"\n', "config[0].backend: expected a backend, or in its place command ="),
     ],
 )
 def test_every_error_names_file_key_and_what_was_expected(write, old, new, expected):
-    assert old in MINIMAL
-    refused(write(MINIMAL.replace(old, new, 1)), expected)
+    content = MINIMAL + (CONFIG if old == CONFIG else "")
+    assert old in content
+    refused(write(content.replace(old, new, 1)), expected)
+
+
+def test_a_config_may_be_a_program_in_a_branch(write, tmp_path, monkeypatch):
+    keys = 'command = "train --bs {batch_size}"\nenvironment = { B = "2", A = "1" }\nbranch = "main"\nloop = "gan"\n'
+    path = write(f"{MINIMAL.partition('[[ladder]]')[0]}{CONFIG}{keys}")
+    loaded = scenario.load(path)
+    (config,) = loaded.configs
+    assert (config.name, config.backend, loaded.unit, loaded.models) == ("x", "command", "samples", ("own",))
+    assert config.command == Command(line="train --bs {batch_size}", environment=(("A", "1"), ("B", "2")), loop="gan")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ScenarioError, match="config 'x': branch 'main': no such commit"):
+        make(loaded, Selection(), host_device())
+    git(tmp_path, "init")
+    git(tmp_path, "commit", "--allow-empty", "-m", "empty")
+    (planned,) = make(loaded, Selection(goes_on=True, threads=None), host_device()).cells
+    assert len(planned.cell.command.revision) == 40
+    assert (planned.cell.command.goes_on, planned.cell.threads, planned.cell.measure.max_time_s) == (True, 0, 10.0)
 
 
 CPU = "[cpu]\n"

@@ -185,6 +185,7 @@ def _revision(
     folder, python = revisions.check_out(project, commit, worktree, cache_folder(), setup, say)
     path = os.environ.get("PYTHONPATH")
     variables = {"PYTHONPATH": revisions.python_path_in(worktree, project, path)} if path else {}
+    variables |= _first_on_path(python) if python != sys.executable else {}
     label = revision if commit.startswith(revision) else f"{revision} ({commit[:12]})"
     return Build(name, label, commit, folder, Launch(python, folder, variables))
 
@@ -199,7 +200,12 @@ def _interpreter(name: Role, python: str, folder: Path) -> Build:
             f"--{name}-python {python}: no such command on PATH; expected a Python, such as .venv/bin/python"
         )
     absolute = str(Path(path).absolute())
-    return Build(name, python, absolute, folder, Launch(absolute, folder))
+    return Build(name, python, absolute, folder, Launch(absolute, folder, _first_on_path(absolute)))
+
+
+def _first_on_path(python: str) -> dict[str, str]:
+    """Return the variable that makes a scenario's command find this interpreter, and the programs next to it, first."""
+    return {"PATH": os.pathsep.join([str(Path(python).parent), os.environ.get("PATH", os.defpath)])}
 
 
 def _probed(build: Build, option: str) -> Build:

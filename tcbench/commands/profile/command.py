@@ -38,7 +38,7 @@ _TIMED_S = 5.0
 @command("Record one cell's timeline: a trace, a picture, a summary.")
 @options.selects(
     "scenario batch_sizes device input models image_size ranks ...",
-    without="quick configs trials budget_s target max_time_s timeout_s launcher",
+    without="quick configs trials budget_s target max_time_s timeout_s launcher goes_on",
     batch_sizes=options.CELLS.field(
         "--bs N",
         "Batch size. Default: the scenario's first.",

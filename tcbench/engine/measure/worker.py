@@ -153,11 +153,11 @@ def failure(cell: Cell, error: Exception) -> tuple[Literal["oom", "failed"], str
     if memory_error is not None:
         return "oom", f"out of memory: {_line(memory_error) or 'an allocation failed'}"
     notes = [" ".join(note.split()) for note in getattr(error, "__notes__", ())]
-    if (place := _place_in_project(error)) is not None:
+    if cell.is_own and (place := _place_in_project(error)) is not None:
         notes.append(f"at {place}")
     if isinstance(error, StopIteration):
         notes.append("the input ended: let it start again, since tcbench takes as many steps as it needs")
-    where = "".join(f" ({note})" for note in notes)
+    where = f" ({', '.join(notes)})" if notes else ""
     return "failed", f"{type(error).__name__}: {_line(error)}{where}"
 
 
