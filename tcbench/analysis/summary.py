@@ -103,11 +103,11 @@ class CellSummary:
 
     @property
     def setting(self) -> Setting:
-        """The machine, the code, and the cell without config and batch size. The backend and the settings that an
-        ablation changes belong to the config; the number of ranks belongs to the setting."""
+        """The machine, the code, and the cell without config and batch size. The backend, the command and the settings
+        that an ablation changes belong to the config; the number of ranks belongs to the setting."""
         cudnn = self.cell.scenario_cudnn or self.cell.cudnn
         cell = msgspec.structs.replace(
-            self.cell, backend="", config="", rungs=(), batch_size=0, cudnn=cudnn, scenario_cudnn=None
+            self.cell, backend="", config="", rungs=(), command=None, batch_size=0, cudnn=cudnn, scenario_cudnn=None
         )
         return Setting(self.machine, cell, self.codes)
 

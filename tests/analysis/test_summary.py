@@ -2,10 +2,18 @@
 
 import msgspec
 import pytest
-from factories import make_cell, make_environment, make_peer_cell, make_phases, make_record, remeasured
+from factories import (
+    make_cell,
+    make_environment,
+    make_measurement,
+    make_peer_cell,
+    make_phases,
+    make_record,
+    remeasured,
+)
 
 from tcbench.analysis.summary import base_config, best, speedups, summarise
-from tcbench.core.record import Input, Record, Simulated, Status
+from tcbench.core.record import Command, Input, Record, Simulated, Status
 
 
 def test_two_revisions_are_never_one_cell_but_a_run_that_was_gone_on_with_is() -> None:
@@ -135,3 +143,16 @@ def test_the_sides_of_a_gate_are_never_one_cell_nor_a_stack_with_a_package_more(
     assert base.codes[0].beneath == words != current.codes[0].beneath
     again = [msgspec.structs.replace(record, run_id=f"cpu-20260101-00000{record.trial}") for record in records[:3]]
     assert [summary.trials for summary in summarise(again)] == [3]
+
+
+def test_programs_of_one_scenario_share_a_setting_and_count_their_own_items():
+    def trials(config, line, items):
+        cell = make_cell(config, 8, backend="command", input=Input(kind="own"), command=Command(line=line), base="a")
+        measurement = make_measurement([0.1] * 12, items=items, epoch_starts=(7,))
+        return [make_record(cell=cell, trial=n, measurement=measurement) for n in range(2)]
+
+    base, faster = summarise([*trials("a", "train", 100.0), *trials("a+b", "train --b", 300.0)])
+    assert base.setting == faster.setting
+    assert (base.images_per_s.value, base.step_time_s.value) == pytest.approx((1000, 0.1))
+    assert speedups([base, faster])[1].value == pytest.approx(3)
+    assert faster.epoch_first_s == pytest.approx(0.1)

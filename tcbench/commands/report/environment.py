@@ -111,6 +111,8 @@ def _settings(records: Sequence[Record], settings: Settings) -> Iterable[tuple[s
             f"{cell.device}, {counted(cell.threads, 'thread')}" if cell.threads else cell.device for cell in cells
         ),
     )
+    if commands := [f"{cell.config}: {cell.command.line}" for cell in cells if cell.command]:
+        yield "command", list_unique(commands)
     if many_ranks(cells):
         yield "ranks", listed([str(ranks) for ranks in sorted({cell.ranks for cell in cells})])
     trained = [
@@ -119,12 +121,13 @@ def _settings(records: Sequence[Record], settings: Settings) -> Iterable[tuple[s
         for c in networks
     ]
     yield "training", list_unique([*(f"seed {cell.seed}" for cell in cells if cell.is_own), *trained])
+    programs = (f"about {c.measure.max_time_s:g} s of steps, as many in each trial" for c in cells if c.command)
     passes = (
         f"until the interval is within {m.target:.1%} or {m.max_time_s:g} s are spent, at least {m.min_timed_steps} "
         f"counted steps, in blocks of {m.block_steps}"
-        for m in dict.fromkeys(cell.measure for cell in cells)
+        for m in dict.fromkeys(cell.measure for cell in cells if not cell.command)
     )
-    yield "timed pass", list_unique(passes)
+    yield "timed pass", list_unique([*programs, *passes])
     if len(settings.parts) > 1:
         yield "settings", str(len(settings.parts))
     if decoding := list_unique(r.measurement.decoding for r in records if r.measurement and r.measurement.decoding):
