@@ -75,6 +75,8 @@ class _MeasuredLoader:
             self._only_iteration = iter(self)
         return next(self._only_iteration)
 
+    next = __next__  # Chainer's updaters call it
+
     def __iter__(self) -> Iterator[Any]:
         batches = iter(self._loader)
         try:
@@ -118,8 +120,9 @@ class StepMarker:
     """Marks the steps of one loop in one process, for loops that own their iteration: call `next_batch` when the next
     batch is requested, `arrived` when it is there, and `pause` before anything that is not training.
 
-    The parameters are those of `steps`. The process connects at its first step, so a process that only loads data never
-    does, and a forked child marks nothing."""
+    The parameters are those of `steps`, and `loader` is asked for its batch size and its workers. `items`,
+    `batches_per_step` and `loader` can be set until the first step. The process connects at its first step, so a
+    process that only loads data never does, and a forked child marks nothing."""
 
     running: "StepMarker | None" = None
     """The marker whose step is running in this process."""
@@ -129,8 +132,8 @@ class StepMarker:
     ) -> None:
         if every < 1:
             raise ValueError(f"every: expected a number of batches of at least 1, got {every!r}")
-        self._name, self._items, self._unit, self._batches_per_step = name, items, unit, every
-        self._loader = loader
+        self._name, self._unit = name, unit
+        self.items, self.batches_per_step, self.loader = items, every, loader
         self._connection: _Connection | None = None
         self._process = 0
         self._over, self._is_complete = SOCKET not in os.environ, False
@@ -140,13 +143,19 @@ class StepMarker:
         self._entered = _Mark(0)
         self._done: list[tuple[_Step, _Mark]] = []  # each step with its end
         self._warm_up_steps = self._steps = self._block = self._reported_ns = 0
-        self._event: Callable[[], Any] = lambda: None
+        self._event: Callable[[], Any] = _no_event
         self.goes_on = False
 
     @property
     def measuring(self) -> bool:
         """Whether tcbench still needs steps of this loop from this process."""
         return not self._over and self._process in (0, os.getpid())
+
+    @property
+    def needs_batch(self) -> bool:
+        """Whether `arrived` needs the batch, to count its items."""
+        is_counted = self._connection is not None and self._connection.items is not None
+        return self.measuring and callable(self.items) and not is_counted
 
     def next_batch(self) -> bool:
         """Mark that the loop requests its next batch: this ends the running step, and another one begins. Return True
@@ -158,7 +167,7 @@ class StepMarker:
         now = self._mark()
         if self._step is not None:
             self._step.batches += 1
-            if self._step.batches < self._batches_per_step:
+            if self._step.batches < self.batches_per_step:
                 self._enter(INPUT, now)
                 return False
             now = self._end_step(now)
@@ -177,8 +186,8 @@ class StepMarker:
         if self._step is None or not self.measuring:
             return
         self._leave()
-        if self._connection is not None and not self._done and self._step.batches == 0:
-            self._connection.items = _count(self._items, batch)
+        if self._connection is not None and self._connection.items is None:
+            self._connection.items = _count(self.items, batch)
 
     def pause(self) -> None:
         """Mark that what follows does not train, such as an evaluation. The step that has begun is dropped. The next
@@ -193,14 +202,14 @@ class StepMarker:
         """Connect this process, and return whether tcbench measures this loop in it."""
         self._process = os.getpid()
         self._connection = _Connection(os.environ[SOCKET])
-        workers, factor = (getattr(self._loader, key, None) or 0 for key in ("num_workers", "prefetch_factor"))
+        workers, factor = (getattr(self.loader, key, None) or 0 for key in ("num_workers", "prefetch_factor"))
         plan = self._connection.ask(
             name=self._name,
             unit=self._unit,
             rank=_rank(),
             pid=self._process,
-            batch_size=None if self._items is not None else _positive_int(getattr(self._loader, "batch_size", None)),
-            every=self._batches_per_step,
+            batch_size=None if self.items is not None else _positive_int(getattr(self.loader, "batch_size", None)),
+            every=self.batches_per_step,
             prefetch=workers * factor,
         )
         self._over = not plan["measured"]
@@ -372,11 +381,15 @@ def _cuda(name: str) -> Any:
         return None
 
 
+def _no_event() -> None:
+    """Record no event. Unlike a lambda it can be pickled, with a trainer and its hooks."""
+
+
 def _event_recorder() -> Callable[[], Any]:
     """Return a function that records an event in the GPU's current stream, or returns None without a GPU."""
     torch, cupy = _cuda("torch"), _cuda("cupy")
     if torch is None and cupy is None:
-        return lambda: None
+        return _no_event
 
     def record() -> Any:
         event = torch.cuda.Event(enable_timing=True) if torch is not None else cupy.cuda.Event()
