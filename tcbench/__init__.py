@@ -31,6 +31,6 @@ works with today's NumPy."""
 def __getattr__(name: str) -> object:
     if name in _PUBLIC_MODULES:
         return importlib.import_module(f"{__name__}.{name}")
-    if name in _PUBLIC_NAMES:
-        return getattr(importlib.import_module(f"{__name__}.{_PUBLIC_NAMES[name]}"), name)
+    if name in _PUBLIC_NAMES:  # kept, because a loop may use it in every step
+        return globals().setdefault(name, getattr(importlib.import_module(f"{__name__}.{_PUBLIC_NAMES[name]}"), name))
     raise AttributeError(f"module '{__name__}' has no attribute '{name}'")

@@ -10,9 +10,10 @@ import os
 import socket
 import sys
 import time
+from array import array
 from collections.abc import Callable, Iterator
 from types import TracebackType
-from typing import Any, NamedTuple
+from typing import Any
 
 SOCKET = "TCBENCH_STEPS"
 """The environment variable with the path of the socket. It is set while tcbench measures."""
@@ -93,36 +94,14 @@ class _MeasuredLoader:
             self._marker.pause()
 
 
-class _Mark(NamedTuple):
-    """A moment: the host's time in ns, and an event in the GPU's current stream if one is used."""
-
-    ns: int
-    event: Any = None
-
-
-class _Span(NamedTuple):
-    """A part of a step in a phase; None stands for time that is left out of the step."""
-
-    name: str | None
-    begin: _Mark
-    end: _Mark
-
-
-class _Step:
-    """A step that is running: its begin, its finished batches, and the parts of it in phases."""
-
-    def __init__(self, begin: _Mark, starts_epoch: bool) -> None:
-        self.begin, self.starts_epoch, self.batches = begin, starts_epoch, 0
-        self.spans: list[_Span] = []
-
-
 class StepMarker:
     """Marks the steps of one loop in one process, for loops that own their iteration: call `next_batch` when the next
     batch is requested, `arrived` when it is there, and `pause` before anything that is not training.
 
     The parameters are those of `steps`, and `loader` is asked for its batch size and its workers. `items`,
     `batches_per_step` and `loader` can be set until the first step. The process connects at its first step, so a
-    process that only loads data never does, and a forked child marks nothing."""
+    process that only loads data never does, and a forked child marks nothing. All marks are kept in flat arrays, which Python's garbage collector does not
+    visit: it would take more time with every step."""
 
     running: "StepMarker | None" = None
     """The marker whose step is running in this process."""
@@ -137,14 +116,15 @@ class StepMarker:
         self._connection: _Connection | None = None
         self._process = 0
         self._over, self._is_complete = SOCKET not in os.environ, False
-        self._step: _Step | None = None
-        self._phases: list[str | None] = []
-        self._starts_epoch = True
-        self._entered = _Mark(0)
-        self._done: list[tuple[_Step, _Mark]] = []  # each step with its end
-        self._warm_up_steps = self._steps = self._block = self._reported_ns = 0
-        self._event: Callable[[], Any] = _no_event
         self.goes_on = False
+        self._warm_up_steps = self._steps = self._block = self._reported_ns = self._in_steps_ns = 0
+        self._clock = _Clock()
+        self._names: list[str | None] = [None]
+        self._done = array("q")  # of each finished step: begin, end, whether it is the first of an epoch
+        self._spans = array("q")  # of each part of a step in a phase: step, name, begin, end
+        self._in_step, self._starts_epoch = False, True
+        self._begin = self._batches = self._first_span = self._entered = 0
+        self._phases: list[int] = []
 
     @property
     def measuring(self) -> bool:
@@ -157,6 +137,16 @@ class StepMarker:
         is_counted = self._connection is not None and self._connection.items is not None
         return self.measuring and callable(self.items) and not is_counted
 
+    @property
+    def in_step(self) -> int | None:
+        """The number of the running step; None between steps."""
+        return self._finished if self._in_step else None
+
+    @property
+    def _finished(self) -> int:
+        """The number of finished steps."""
+        return len(self._done) // 3
+
     def next_batch(self) -> bool:
         """Mark that the loop requests its next batch: this ends the running step, and another one begins. Return True
         when all steps have been measured, so that the loop can end; unless `goes_on`, it should."""
@@ -164,39 +154,55 @@ class StepMarker:
             return self._is_complete
         if self._connection is None and not self._connect():
             return False
-        now = self._mark()
-        if self._step is not None:
-            self._step.batches += 1
-            if self._step.batches < self.batches_per_step:
-                self._enter(INPUT, now)
+        now = self._clock.mark()
+        if self._in_step:
+            self._batches += 1
+            if self._batches < self.batches_per_step:
+                self.enter(INPUT, now)
                 return False
             now = self._end_step(now)
             if self._over:
                 return self._is_complete
-        if len(self._done) == self._warm_up_steps:
+        if self._finished == self._warm_up_steps:
             _synchronise()
-            now = self._mark()
-        self._step, StepMarker.running = _Step(now, self._starts_epoch), self
-        self._phases, self._starts_epoch = [], False
-        self._enter(INPUT, now)
+            now = self._clock.mark()
+        self._in_step, StepMarker.running = True, self
+        self._begin, self._batches, self._first_span = now, 0, len(self._spans)
+        self._phases.clear()
+        self.enter(INPUT, now)
         return False
 
     def arrived(self, batch: Any = None) -> None:
         """Mark that the batch is there, which ends the phase `input`."""
-        if self._step is None or not self.measuring:
+        if not self._in_step or not self.measuring:
             return
-        self._leave()
+        self.leave()
         if self._connection is not None and self._connection.items is None:
             self._connection.items = _count(self.items, batch)
 
     def pause(self) -> None:
         """Mark that what follows does not train, such as an evaluation. The step that has begun is dropped. The next
         one counts as the first step of an epoch."""
-        self._step, self._starts_epoch = None, True
+        if self._in_step:
+            del self._spans[self._first_span :]
+        self._in_step, self._starts_epoch = False, True
         if StepMarker.running is self:
             StepMarker.running = None
         if self._connection is not None and self.measuring:
             self._report()
+
+    def enter(self, name: str | None, now: int | None = None) -> None:
+        """Begin a phase in the running step, inside any phase that has begun; None is time to leave out."""
+        self._close_span(self._clock.mark() if now is None else now)
+        if name not in self._names:
+            self._names.append(name)
+        self._phases.append(self._names.index(name))
+
+    def leave(self) -> None:
+        """End the phase that began last."""
+        self._close_span(self._clock.mark())
+        if self._phases:
+            self._phases.pop()
 
     def _connect(self) -> bool:
         """Connect this process, and return whether tcbench measures this loop in it."""
@@ -217,103 +223,142 @@ class StepMarker:
             self._warm_up_steps, self.goes_on = plan["warm_up"], plan["goes_on"]
         return not self._over
 
-    def _mark(self) -> _Mark:
-        return _Mark(time.perf_counter_ns(), self._event())
-
-    def _enter(self, name: str | None, now: _Mark) -> None:
-        """Begin a phase in the running step, inside any phase that has begun."""
-        self._close_span(now)
-        self._phases.append(name)
-
-    def _leave(self) -> None:
-        """End the phase that began last."""
-        self._close_span(self._mark())
-        self._phases.pop()
-
-    def _close_span(self, now: _Mark) -> None:
+    def _close_span(self, now: int) -> None:
         """Add the time since the last change of phase to the innermost phase."""
-        if self._phases and self._step is not None:
-            self._step.spans.append(_Span(self._phases[-1], self._entered, now))
+        if self._phases and self._in_step:
+            self._spans.extend((self._finished, self._phases[-1], self._entered, now))
+            if not self._phases[-1] and self._finished >= self._warm_up_steps:
+                self._in_steps_ns -= self._clock.ns[now] - self._clock.ns[self._entered]
         self._entered = now
 
-    def _end_step(self, now: _Mark) -> _Mark:
+    def _end_step(self, now: int) -> int:
         """End the running step at `now`, and return the begin of the next one. It is later than `now` after warm-up,
         after a block of steps in a gate, and after the last step, since the device is then synchronised."""
-        step, connection = self._step, self._connection
-        assert step is not None and connection is not None
-        self._done.append((step, now))
-        timed = len(self._done) - self._warm_up_steps
+        connection = self._connection
+        assert connection is not None
+        step_ns = self._clock.ns[now] - self._clock.ns[self._begin]
+        self._done.extend((self._begin, now, self._starts_epoch))
+        self._in_step = self._starts_epoch = False
+        timed = self._finished - self._warm_up_steps
+        if timed > 0:
+            self._in_steps_ns += step_ns
         if timed > 0 and timed == self._steps:
             self._finish()
             return now
         if timed == 0 or (timed > 0 and self._block and timed % self._block == 0):
             _synchronise()
-            answer = connection.ask(finished=len(self._done), step_s=self._seconds(step), waits=True)
+            answer = connection.ask(finished=self._finished, step_s=max(1e-9, step_ns * 1e-9), waits=True)
             if timed == 0:
                 self._steps, self._block = answer.get("steps", 0), answer.get("block", 0)
                 self._over = not self._steps
-                self._event = _event_recorder()
-            return self._mark()
-        if now.ns - self._reported_ns > _REPORT_S * 1e9:
-            self._report(self._seconds(step))
+                self._clock.use_device()
+            return self._clock.mark()
+        if self._clock.ns[now] - self._reported_ns > _REPORT_S * 1e9:
+            self._report(max(1e-9, step_ns * 1e-9))
         return now
-
-    def _seconds(self, step: _Step) -> float:
-        """Return the host's time since the begin of a step that has just ended, in seconds."""
-        return max(1e-9, (time.perf_counter_ns() - step.begin.ns) * 1e-9)
 
     def _report(self, step_s: float | None = None) -> None:
         """Tell tcbench how many steps are finished."""
         self._reported_ns = time.perf_counter_ns()
         if self._connection is not None:
-            self._connection.tell(finished=len(self._done), step_s=step_s, waits=False)
+            self._connection.tell(finished=self._finished, step_s=step_s, waits=False)
 
     def _finish(self) -> None:
         """Send what was measured. The loop is over for tcbench."""
-        assert self._connection is not None
-        ended = self._mark()
+        connection, clock = self._connection, self._clock
+        assert connection is not None
+        ended = clock.mark()
         _synchronise()
-        synchronised = _Mark(time.perf_counter_ns())
-        warm_up, timed = self._done[: self._warm_up_steps], self._done[self._warm_up_steps :]
-        steps = [step for step, _ in timed]
-        names = list(dict.fromkeys(span.name for step in steps for span in step.spans if span.name is not None))
-        on_device = steps[0].begin.event is not None
+        synchronised_ns = time.perf_counter_ns()
+        begins, ends, starts_epoch = (self._done[field::3].tolist() for field in range(3))
+        n_warm_up, first = self._warm_up_steps, begins[self._warm_up_steps]
+        pass_ns = synchronised_ns - clock.ns[first]
+        connection.tell(left_out_s=(pass_ns - self._in_steps_ns) * 1e-9)  # the rest takes time if the steps are many
 
-        def phase_times_s(on_device: bool) -> dict[str, list[float]]:
-            return {name: [_phase_s(step, name, on_device) for step in steps] for name in names}
+        def phase_times_s(on_device: bool) -> dict[str | None, list[float]]:
+            """Return the times of all steps in each phase, and under None those left out."""
+            times_s = {name: [0.0] * self._finished for name in self._names}
+            for step, name, begin, end in zip(*(self._spans[field::4] for field in range(4)), strict=True):
+                if step >= n_warm_up or not on_device:
+                    times_s[self._names[name]][step] += clock.between_s(begin, end, on_device)
+            return times_s
 
-        self._connection.tell(
+        def steps_s(on_device: bool, left_out_s: list[float], steps: slice) -> list[float]:
+            """Return the times of some of the steps, without what is left out."""
+            pairs = zip(begins[steps], ends[steps], left_out_s[steps], strict=True)
+            return [clock.between_s(begin, end, on_device) - left_s for begin, end, left_s in pairs]
+
+        warm_up, timed = slice(n_warm_up), slice(n_warm_up, None)
+        on_device = clock.uses_device
+        host_s = phase_times_s(False)
+        device_s = phase_times_s(True) if on_device else host_s
+        host_left_s, left_s = host_s.pop(None), device_s.get(None, [])
+        connection.tell(
             result={
-                "warm_up_s": [_step_s(*done, False) for done in warm_up],
-                "steps_s": [_step_s(*done, on_device) for done in timed],
-                "host_steps_s": [_step_s(*done, False) for done in timed],
-                "epoch_starts": [place for place, step in enumerate(steps) if step.starts_epoch],
-                "phases_host_s": phase_times_s(False),
-                "phases_device_s": phase_times_s(True) if on_device else None,
-                "span_s": _between(steps[0].begin, ended, on_device),
-                "wall_s": _between(steps[0].begin, synchronised, False),
-                "items": self._connection.items,
+                "warm_up_s": steps_s(False, host_left_s, warm_up),
+                "steps_s": steps_s(on_device, left_s or host_left_s, timed),
+                "host_steps_s": steps_s(False, host_left_s, timed),
+                "epoch_starts": [place for place, starts in enumerate(starts_epoch[timed]) if starts],
+                "phases_host_s": {name: times_s[timed] for name, times_s in host_s.items()},
+                "phases_device_s": {name: times_s[timed] for name, times_s in device_s.items() if name is not None}
+                if on_device
+                else None,
+                "span_s": clock.between_s(first, ended, on_device),
+                "wall_s": pass_ns * 1e-9,
+                "items": connection.items,
                 **_facts(),
             }
         )
-        self._over, self._is_complete, self._step, StepMarker.running = True, True, None, None
+        self._over, self._is_complete, StepMarker.running = True, True, None
+
+
+class _Clock:
+    """Marks of the host's time and, from `use_device` on, events in the GPU's current stream. A mark is a number."""
+
+    def __init__(self) -> None:
+        self.ns = array("q")
+        self.uses_device = False
+        self._record: Callable[[], Any] | None = None
+        self._events: list[Any] = []
+        self._first_event = 0
+
+    def use_device(self) -> None:
+        """Record an event at each further mark if the process uses a GPU."""
+        self._record, self._first_event = _event_recorder(), len(self.ns)
+        self.uses_device = self._record is not None
+
+    def mark(self) -> int:
+        """Set a mark and return its number."""
+        self.ns.append(time.perf_counter_ns())
+        if self._record is not None:
+            self._events.append(self._record())
+        return len(self.ns) - 1
+
+    def between_s(self, begin: int, end: int, on_device: bool) -> float:
+        """Return the seconds between two marks, by the host's clock or by the device's events."""
+        if not on_device:
+            return (self.ns[end] - self.ns[begin]) * 1e-9
+        first, last = (self._events[mark - self._first_event] for mark in (begin, end))
+        if hasattr(first, "elapsed_time"):  # PyTorch
+            return float(first.elapsed_time(last)) * 1e-3
+        return float(sys.modules["cupy"].cuda.get_elapsed_time(first, last)) * 1e-3
 
 
 class _Phase:
     """The context of a phase in a running step."""
 
     def __init__(self, marker: StepMarker, name: str | None) -> None:
-        self._marker, self._name, self._step = marker, name, marker._step
+        self._marker, self._name, self._step = marker, name, marker.in_step
 
     def __enter__(self) -> None:
         if self._step is not None:
-            self._marker._enter(self._name, self._marker._mark())
+            self._marker.enter(self._name)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._step is not None and self._step is self._marker._step:
-            self._marker._leave()
+        if self._step is not None and self._step == self._marker.in_step:
+            self._marker.leave()
 
 
 class _Connection:
@@ -351,25 +396,6 @@ def _rank() -> int | None:
     return next((int(os.environ[name]) for name in names if os.environ.get(name, "").isdecimal()), None)
 
 
-def _step_s(step: _Step, end: _Mark, on_device: bool) -> float:
-    """Return a step's seconds without the time that is left out."""
-    return _between(step.begin, end, on_device) - _phase_s(step, None, on_device)
-
-
-def _phase_s(step: _Step, name: str | None, on_device: bool) -> float:
-    """Return the seconds of a step in the phase `name`."""
-    return sum(_between(span.begin, span.end, on_device) for span in step.spans if span.name == name)
-
-
-def _between(begin: _Mark, end: _Mark, on_device: bool) -> float:
-    """Return the seconds between two marks, by the host's clock or by the device's events."""
-    if not on_device:
-        return (end.ns - begin.ns) * 1e-9
-    if hasattr(begin.event, "elapsed_time"):  # PyTorch
-        return float(begin.event.elapsed_time(end.event)) * 1e-3
-    return float(sys.modules["cupy"].cuda.get_elapsed_time(begin.event, end.event)) * 1e-3
-
-
 def _cuda(name: str) -> Any:
     """Return the module `torch` or `cupy` if the process has loaded it and uses a GPU with it, else None."""
     module = sys.modules.get(name)
@@ -381,15 +407,11 @@ def _cuda(name: str) -> Any:
         return None
 
 
-def _no_event() -> None:
-    """Record no event. Unlike a lambda it can be pickled, with a trainer and its hooks."""
-
-
-def _event_recorder() -> Callable[[], Any]:
-    """Return a function that records an event in the GPU's current stream, or returns None without a GPU."""
+def _event_recorder() -> Callable[[], Any] | None:
+    """Return a function that records an event in the GPU's current stream; None without a GPU."""
     torch, cupy = _cuda("torch"), _cuda("cupy")
     if torch is None and cupy is None:
-        return _no_event
+        return None
 
     def record() -> Any:
         event = torch.cuda.Event(enable_timing=True) if torch is not None else cupy.cuda.Event()

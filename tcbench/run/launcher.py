@@ -129,7 +129,7 @@ def fitting(plan: Plan, launcher: Launcher, *, explicit: bool) -> Plan:
 
 def _why_not(cell: Cell, launcher: Launcher) -> str | None:
     """Return why this host cannot run the cell's ranks, or None if it can."""
-    if cell.ranks == 1 or not launcher.is_local:
+    if cell.workers == 1 or not launcher.is_local:
         return None
     cores = machine.usable_cpus()
     reason = kind_of(cell.device).rank_problem(cell.device, cell.ranks)
@@ -147,7 +147,7 @@ def find_for(plan: Plan, name: str | None, *, explicit: bool) -> tuple[Plan, Lau
         reasons = [planned.skip_reason for planned in plan.cells if planned.cell.ranks > 1 and planned.skip_reason]
         if reasons:
             raise SelectionError(f"--ranks on {plan.device.name}: {reasons[0]}")
-    if name is None and all(planned.cell.ranks == 1 for planned in plan.cells if planned.skip_reason is None):
+    if name is None and all(planned.cell.workers == 1 for planned in plan.cells if planned.skip_reason is None):
         return plan, Launcher()
     launcher = find(name)
     return fitting(plan, launcher, explicit=explicit), launcher

@@ -66,8 +66,10 @@ class ProgramError(TcbenchError):
 class _Loop:
     """A measured loop in one of the program's processes, which sends lines of JSON over a connection.
 
-    `hello` is how it introduced itself, `finished` the number of its finished steps, `result` its last message and
-    `peak_bytes` the peak memory of its process. It is `waiting` from a message with `waits` to the answer."""
+    - `hello`: how it introduced itself; `result`: its last message.
+    - `finished`: the number of its finished steps; `step_s`: the time of one of them.
+    - `ended_s`: when its last step ended, by `time.monotonic`; 0 before. `peak_bytes`: the peak memory of its process.
+    - `waiting`: it waits for an answer; `closed`: its connection has ended."""
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection, self._pending = connection, b""
@@ -180,9 +182,9 @@ class _Program:
                 for message in loop.receive() if loop in ready else ():
                     self._hear(run, loop, message)
             self._release(run)
-            results_s = [loop.ended_s for loop in run.loops if loop.result is not None]
-            overdue = results_s and time.monotonic() - max(results_s) > _END_S and not self._command.goes_on
-            if overdue and len(results_s) == len(run.loops):
+            ended = bool(run.loops) and all(loop.result is not None for loop in run.loops)
+            overdue = ended and time.monotonic() - max(loop.ended_s for loop in run.loops) > _END_S
+            if overdue and not self._command.goes_on:
                 return True
         for loop in [loop for loop in run.loops if not loop.closed]:  # what arrived before the end
             while not loop.closed:
@@ -201,12 +203,13 @@ class _Program:
             run.loops.append(loop)
             self._check(message)
             loop.answer(measured=True, warm_up=self._warm_up, goes_on=self._command.goes_on)
+        elif "left_out_s" in message:
+            if not any(other.ended_s for other in run.loops):
+                self._listen(Stepped("profiled", 0, loop.step_s, facts_s=max(0.0, message["left_out_s"])))
+            loop.ended_s, loop.peak_bytes = time.monotonic(), clock.peak_bytes_of(loop.hello["pid"])
         elif "result" in message:
-            loop.result, loop.ended_s = message["result"], time.monotonic()
-            loop.peak_bytes = loop.result["device_peak_bytes"] or clock.peak_bytes_of(loop.hello["pid"])
-            if sum(other.result is not None for other in run.loops) == 1:
-                left_out_s = max(0.0, loop.result["wall_s"] - sum(loop.result["steps_s"]))
-                self._listen(Stepped("profiled", 0, loop.result["steps_s"][-1], facts_s=left_out_s))
+            loop.result = message["result"]
+            loop.peak_bytes = loop.result["device_peak_bytes"] or loop.peak_bytes
         else:
             loop.finished, loop.waiting = message["finished"], message["waits"]
             loop.step_s = message["step_s"] or loop.step_s
@@ -219,7 +222,7 @@ class _Program:
         """Answer the loops that wait between blocks of steps: in a gate, when all of them do, and after the turn of the
         other side; else at once."""
         waiting = [loop for loop in run.loops if loop.waiting]
-        stepping = [loop for loop in run.loops if loop.result is None and not loop.closed]
+        stepping = [loop for loop in run.loops if not (loop.ended_s or loop.closed)]
         if not waiting or (self._in_turns and len(waiting) < len(stepping)):
             return
         steps = max(0, waiting[0].finished - self._warm_up)
