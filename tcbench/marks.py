@@ -100,8 +100,8 @@ class StepMarker:
 
     The parameters are those of `steps`, and `loader` is asked for its batch size and its workers. `items`,
     `batches_per_step` and `loader` can be set until the first step. The process connects at its first step, so a
-    process that only loads data never does, and a forked child marks nothing. All marks are kept in flat arrays, which Python's garbage collector does not
-    visit: it would take more time with every step."""
+    process that only loads data never does, and a forked child marks nothing. All marks are kept in flat arrays,
+    which Python's garbage collector does not visit: it would take more time with every step."""
 
     running: "StepMarker | None" = None
     """The marker whose step is running in this process."""
