@@ -55,6 +55,9 @@ _BELIEVED = 0.05
 """The largest believed difference between the time of the steps and the time until all work was done, relative to the
 latter."""
 
+_LAST_WORDS_S = 1.0
+"""Seconds of silence after which a connection that outlives the program is given up."""
+
 _END_S = 60.0
 """Seconds that a program may take to end after its last measured step. Then it is killed."""
 
@@ -186,8 +189,8 @@ class _Program:
             overdue = ended and time.monotonic() - max(loop.ended_s for loop in run.loops) > _END_S
             if overdue and not self._command.goes_on:
                 return True
-        for loop in [loop for loop in run.loops if not loop.closed]:  # what arrived before the end
-            while not loop.closed:
+        while ready := select.select([loop for loop in run.loops if not loop.closed], [], [], _LAST_WORDS_S)[0]:
+            for loop in ready:  # it arrived before the end; a process that the program left behind may hold it open
                 for message in loop.receive():
                     self._hear(run, loop, message)
         return False
