@@ -8,6 +8,7 @@ each block of steps. Its last message is the result. Several processes with the 
 Any other program is measured as a whole process. A step is then a run of the program, or, if the command contains
 `{steps}`, the difference between runs of two lengths divided by the difference of their steps."""
 
+import contextlib
 import json
 import math
 import os
@@ -103,7 +104,8 @@ class _Loop:
     def answer(self, **message: Any) -> None:
         """Answer the last message."""
         self.waiting = False
-        self._connection.sendall(json.dumps(message).encode() + b"\n")
+        with contextlib.suppress(ConnectionError):  # it has ended; its exit code says why
+            self._connection.sendall(json.dumps(message).encode() + b"\n")
 
 
 @dataclass

@@ -16,7 +16,7 @@ from tcbench.engine.measure import pipe, program
 from tcbench.engine.measure.program import ProgramError
 
 PROGRAM = """
-import os, sys, time
+import atexit, os, sys, time
 from types import SimpleNamespace
 
 now_ns = 10**9
