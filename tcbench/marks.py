@@ -443,12 +443,12 @@ def _facts() -> dict[str, Any]:
     """Return facts about the process for the record: packages with a version, PyTorch's threads and memory, files."""
     loaded = dict(sys.modules)
     versions = {
-        name: str(module.__dict__["__version__"])
+        name: version
         for name, module in loaded.items()
-        if name.isidentifier()
-        and name[0] != "_"
-        and name not in sys.stdlib_module_names
-        and isinstance(getattr(module, "__dict__", {}).get("__version__"), str)
+        # Read without `getattr`, by which a lazy module may import others. The user's own modules have no say.
+        if isinstance(version := getattr(module, "__dict__", {}).get("__version__"), str)
+        and "." not in name
+        and "-packages/" in (getattr(module, "__file__", None) or "")
     }
     cuda = _cuda("torch")
     return {

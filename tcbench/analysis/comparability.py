@@ -222,6 +222,7 @@ def _environment_facts(environment: Environment) -> FactValues:
         ("host", "CPU quota"): None if quota is None else f"{quota:.2f} CPUs" if quota else "none",
         **{("libraries", name): version for name, version in environment.packages.items()},
         ("accelerator", "computed by"): environment.accelerator,
+        **{("settings", f"PyTorch's {kind} threads"): str(n) for kind, n in (environment.threads or {}).items()},
     }
     if variables is not None:
         assignments = (f"{name}={text}" for name, text in sorted(variables.items()))

@@ -37,6 +37,7 @@ def _facts(records: Sequence[Record]) -> Iterable[tuple[str, str]]:
     # Trials of a file share their environment object, so `id` finds most duplicates without a slow comparison.
     environments = list({id(r.environment): r.environment for r in records if r.environment is not None}.values())
     ranks = [e.ranks for e in environments if e.ranks is not None]
+    torch_threads = [e.threads for e in environments if e.threads]
     codes, gpus = [e.code for e in environments], [e.gpu for e in environments if e.gpu is not None]
     facts: dict[str, Iterable[str | None]] = {
         "device": (e.device_name for e in environments),
@@ -54,6 +55,7 @@ def _facts(records: Sequence[Record]) -> Iterable[tuple[str, str]]:
         "Python": (e.python for e in environments),
         "BLAS": (e.blas for e in environments),
         "computed by": libraries(environments),
+        "PyTorch": (f"{t['intra']} threads within and {t['inter']} between operators" for t in torch_threads),
         "ranks": (f"{r.engine}; {r.binding}; started by {r.launcher}" for r in ranks),
         "hosts": [", ".join(dict.fromkeys(host for r in ranks for host in r.hosts))],
         "tcbench": [tcbench_name(codes).removeprefix("tcbench ")],

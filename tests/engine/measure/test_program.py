@@ -220,8 +220,9 @@ cuda = SimpleNamespace(
     is_available=lambda: True, is_initialized=lambda: True, synchronize=lambda: None, Event=Event,
     max_memory_reserved=lambda: 12345,
 )
+sys.modules["mine"] = SimpleNamespace(__file__="mine.py", __version__="3")
 sys.modules["torch"] = SimpleNamespace(
-    cuda=cuda, __version__="2.9", get_num_threads=lambda: 3, get_num_interop_threads=lambda: 1
+    cuda=cuda, __file__="site-packages/torch.py", __version__="2.9", get_num_threads=lambda: 3, get_num_interop_threads=lambda: 1
 )
 """
 
@@ -237,6 +238,7 @@ def test_a_gpu_is_timed_by_events(measured):
         "body": 0.00672,
     }
     assert (measurement.peak_memory_bytes, measurement.peak_memory_of) == (12345, "device")
+    assert "mine" not in environment.packages
     assert (environment.packages["torch"], dict(environment.threads)) == ("2.9", {"intra": 3, "inter": 1})
     with pytest.raises(ProgramError, match="not believed"):
         measured(body, environment=(("DEVICE_S", "0.5"),))
