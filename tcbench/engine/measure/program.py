@@ -191,8 +191,10 @@ class _Program:
             overdue = ended and time.monotonic() - max(loop.ended_s for loop in run.loops) > _END_S
             if overdue and not self._command.goes_on:
                 return True
-        while ready := select.select([loop for loop in run.loops if not loop.closed], [], [], _LAST_WORDS_S)[0]:
-            for loop in ready:  # it arrived before the end; a process that the program left behind may hold it open
+        while left := [loop for loop in run.loops if not loop.closed]:  # what arrived before the end
+            if not (ready := select.select(left, [], [], _LAST_WORDS_S)[0]):
+                break  # a process that the program left behind holds the connection open
+            for loop in ready:
                 for message in loop.receive():
                     self._hear(run, loop, message)
         return False

@@ -222,7 +222,8 @@ cuda = SimpleNamespace(
 )
 sys.modules["mine"] = SimpleNamespace(__file__="mine.py", __version__="3")
 sys.modules["torch"] = SimpleNamespace(
-    cuda=cuda, __file__="site-packages/torch.py", __version__="2.9", get_num_threads=lambda: 3, get_num_interop_threads=lambda: 1
+    cuda=cuda, __file__="site-packages/torch.py", __version__="2.9",
+    get_num_threads=lambda: 3, get_num_interop_threads=lambda: 1
 )
 """
 
