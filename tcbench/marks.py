@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import Any
 
 SOCKET = "TCBENCH_STEPS"
-"""The environment variable with the path of the socket. It is set while tcbench measures."""
+"""The environment variable with the abstract name (unix(7)) of the socket. It is set while tcbench measures."""
 
 INPUT = "input"
 """The phase in which the loop waits for its next batch."""
@@ -364,9 +364,9 @@ class _Phase:
 class _Connection:
     """A connection to tcbench, one line of JSON per message. `items` is what a batch counts, if the loop says so."""
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, name: str) -> None:
         self._socket = socket.socket(socket.AF_UNIX)
-        self._socket.connect(path)
+        self._socket.connect(f"\0{name}")
         self._lines = self._socket.makefile("r", encoding="utf-8")
         self.items: float | None = None
 

@@ -12,10 +12,12 @@ import contextlib
 import json
 import math
 import os
+import secrets
 import select
 import shlex
 import socket
 import statistics
+import struct
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -152,14 +154,17 @@ class _Program:
     def run(self, steps: int = 0) -> _Run:
         """Run the program once and serve its loops; `steps` replaces `{steps}`. Raises ProgramError if it fails."""
         run, words = _Run(), self._words(steps)
-        with tempfile.TemporaryDirectory(prefix="tcbench-") as folder, socket.socket(socket.AF_UNIX) as listening:
-            listening.bind(address := f"{folder}/steps")
+        with socket.socket(socket.AF_UNIX) as listening:
+            name = f"tcbench-{secrets.token_hex(16)}"
+            listening.bind(f"\0{name}")  # an abstract name (unix(7)): a killed worker leaves no file behind
             listening.listen()
-            variables = {**os.environ, **dict(self._command.environment), marks.SOCKET: address}
+            variables = {**os.environ, **dict(self._command.environment), marks.SOCKET: name}
             try:
                 child = Child(words, folder=self._folder, environment=variables)
             except OSError as error:
-                raise ProgramError(f"the command `{words[0]}` cannot be started: {error.strerror}") from None
+                raise ProgramError(
+                    f"the command `{words[0]}` cannot be started: {error.strerror}; is its environment active?"
+                ) from None
             try:
                 ended_by_tcbench = self._serve(run, child, listening)
             finally:
@@ -182,7 +187,7 @@ class _Program:
             sources: list[Any] = [listening, child, *open_loops]
             ready = select.select(sources, [], [], 1.0)[0]
             if listening in ready:
-                run.connections.append(_Loop(listening.accept()[0]))
+                run.connections += _accepted(listening)
             for loop in open_loops:
                 for message in loop.receive() if loop in ready else ():
                     self._hear(run, loop, message)
@@ -409,6 +414,16 @@ def _measurement_of_runs(steps_s: Sequence[float], runs: Sequence[tuple[int, flo
         prefetch_depth=0,
         **_UNKNOWN,
     )
+
+
+def _accepted(listening: socket.socket) -> list[_Loop]:
+    """Accept a connection, unless it comes from a process of another user."""
+    connection, _ = listening.accept()
+    _, user, _ = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+    if user != os.getuid():
+        connection.close()
+        return []
+    return [_Loop(connection)]
 
 
 def _phases(result: Mapping[str, Any], block_steps: int) -> tuple[PhaseTimes, ...]:
