@@ -650,14 +650,15 @@ def _with_phase_verdicts(cell: CellComparison, judged: Mapping[str, PhaseVerdict
 
 
 def _trial_notes(records: Sequence[Record]) -> tuple[str, ...]:
-    """Return remarks on trials that are not reliable: a failed trial, a throttled GPU, a busy machine, a stall, noisy
-    steps, or a warm-up that did not settle. A trial may have several."""
+    """Return remarks on trials that are not reliable: a failed trial, doubts, a throttled GPU, a busy machine, a stall,
+    noisy steps, or a warm-up that did not settle. A trial may have several."""
     notes = []
     for record in records:
         measurement, name = record.measurement, f"trial {record.trial + 1}"
         if record.status != "ok" or measurement is None:
             notes.append(f"{name} {record.status}: {record.reason}")
             continue
+        notes += [f"{name} doubtful ({doubt})" for doubt in measurement.doubts]
         masks = [sample.throttle_mask or 0 for sample in record.gpu.timed] if record.gpu else []
         mask = functools.reduce(operator.or_, masks, 0)
         if mask & _THROTTLED:

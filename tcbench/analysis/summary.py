@@ -58,7 +58,8 @@ class CellSummary:
     - `flops`: FLOPs of a step on all ranks, as declared by the step's author.
     - `epoch_first_s`: the mean of the first steps of epochs, which are not counted; `startup_s`: a program's time
       outside of its steps. Both are None unless a program's trials tell them.
-    - `tuning_budgets_s`: the time limits for tuning cuDNN's plans, ascending."""
+    - `tuning_budgets_s`: the time limits for tuning cuDNN's plans, ascending.
+    - `doubts`: reasons why the result may not be true."""
 
     cell: Cell
     machine: str | None
@@ -86,6 +87,7 @@ class CellSummary:
     outlier: Outlier | None = None
     epoch_first_s: float | None = None
     startup_s: float | None = None
+    doubts: tuple[str, ...] = ()
 
     @property
     def gflops_s(self) -> float | None:
@@ -127,7 +129,30 @@ def summarise(records: Iterable[Record]) -> tuple[CellSummary, ...]:
     scatters: dict[CellKey, scatter.Scatter | None] = {}
     for pool, keys in pools.items():
         scatters |= dict.fromkeys(keys, scatter.scatter([rates[key] for key in keys], pool))
-    return tuple(_summary(key, group, run_environments, rates[key], scatters[key]) for key, group in groups.items())
+    shared = _shared_losses(records)
+    summaries = (_summary(key, group, run_environments, rates[key], scatters[key]) for key, group in groups.items())
+    return tuple(replace(s, doubts=_doubts(group, shared)) for s, group in zip(summaries, groups.values(), strict=True))
+
+
+def _shared_losses(records: Sequence[Record]) -> frozenset[tuple[str, float | None]]:
+    """Return the losses after warm-up, each with its run, that are equal to the bit in cells of different batch sizes,
+    networks, inputs or dtypes. Records of versions without checks are left out."""
+    dtypes = {"fp64", "fp32", "bf16", "fp16"}
+    losses = grouped(
+        ((record.run_id, m.warmup_loss), (c.batch_size, c.model, c.variant, c.input, frozenset(dtypes & {*c.rungs})))
+        for record in records
+        if (c := record.cell) and (m := record.measurement) and m.checks and m.warmup_loss is not None
+    )
+    return frozenset(loss for loss, cells in losses.items() if len({*cells}) > 1)
+
+
+def _doubts(group: Sequence[Record], shared_losses: frozenset[tuple[str, float | None]]) -> tuple[str, ...]:
+    """Return the different doubts about the trials of a cell."""
+    measured = [(record.run_id, record.measurement) for record in group if record.measurement is not None]
+    doubts = [doubt for _, m in measured for doubt in m.doubts]
+    losses = {m.warmup_loss for run, m in measured if (run, m.warmup_loss) in shared_losses}
+    doubts += [f"the loss {loss:.9g} is the same to the bit in another cell" for loss in losses]
+    return tuple(dict.fromkeys(doubts))
 
 
 def group_by_code(records: Iterable[Record]) -> dict[CellKey, list[Record]]:

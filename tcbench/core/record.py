@@ -356,7 +356,8 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True):
     - `items`: the number of items in a step of all ranks, if a user's program counts them; else the cell's batch sizes.
     - `epoch_starts`: the timed steps, counted from 0, that were the first of an epoch. They are stored but not counted.
     - `runs`: the runs of a user's program that marks no steps: the number of steps (0: unknown) and the duration of
-      each. The step times are derived from them."""
+      each. The step times are derived from them.
+    - `checks`: the checks of whether the result can be true that were made, by name, each with its doubt or ""."""
 
     warmup_times_s: tuple[Seconds, ...]
     warmup_settled: bool
@@ -382,6 +383,12 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True):
     items: Positive | msgspec.UnsetType = msgspec.UNSET
     epoch_starts: tuple[int, ...] | msgspec.UnsetType = msgspec.UNSET
     runs: tuple[tuple[int, Seconds], ...] | msgspec.UnsetType = msgspec.UNSET
+    checks: Mapping[str, str] | msgspec.UnsetType = msgspec.UNSET
+
+    @property
+    def doubts(self) -> tuple[str, ...]:
+        """The reasons to doubt the result."""
+        return tuple(filter(None, self.checks.values())) if self.checks else ()
 
     @property
     def counted_times_s(self) -> tuple[float, ...]:
@@ -723,7 +730,7 @@ def _contradiction(record: Record) -> str | None:
     step_s = sum(counted) / len(counted)
     if step_s < SHORTEST_STEP_S:
         shortest = f"{SHORTEST_STEP_S * 1e6:.0f} us"
-        return f"its steps took {step_s * 1e6:.3g} us; nothing shorter than {shortest} can be timed"
+        return f"its steps return at once, after {step_s * 1e6:.3g} us; nothing shorter than {shortest} can be timed"
     phases_s = sum(statistics.median(phase.host_s) for phase in measured.phases if phase.host_s)
     if step_s < phases_s / 10:
         return f"its steps took {step_s * 1e3:.3g} ms, but their phases took {phases_s * 1e3:.3g} ms"

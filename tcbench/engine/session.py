@@ -1,7 +1,7 @@
 """The Session protocol, through which the measuring loop uses a backend's training step."""
 
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, runtime_checkable
@@ -88,6 +88,20 @@ class Clock(Protocol):
         """Wait for the device, return the seconds between successive marks, and forget the marks."""
 
 
+@dataclass(frozen=True)
+class Probes:
+    """Functions that return the arrays of the last step, for checks between steps; None if they are not available.
+
+    Every array of the batch has an axis of the cell's batch size. `precision` is NumPy's name of the format in which
+    the step computes. If `writable`, checks may change the batch in place and repeat the phase `forward`."""
+
+    batch: Callable[[], Sequence[Any]] | None = None
+    weights: Callable[[], Iterable[Any]] | None = None
+    gradients: Callable[[], Iterable[Any]] | None = None
+    precision: str | None = None
+    writable: bool = False
+
+
 class Session(Protocol):
     """A training step that can be repeated: its phases in order, a clock, and facts about it."""
 
@@ -113,3 +127,10 @@ class Detailed(Protocol):
     def detail(self, layers: Layers) -> AbstractContextManager[None]:
         """Report every layer, forward and backward, to `layers` while the context lasts. Names are short and stable,
         such as "stem/conv" and "block3.c/bn". Reporting takes time, so it is for profiled passes only."""
+
+
+@runtime_checkable
+class Probed(Protocol):
+    """A session that shows its arrays to checks."""
+
+    def probes(self) -> Probes: ...

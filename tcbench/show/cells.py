@@ -64,7 +64,9 @@ def _without_model_interval(row: Row, interval: Interval | None) -> Interval | f
 
 
 def _marks(row: Row) -> str:
-    return "" if row.summary.images_per_s is None else " *" * (not row.summary.settled) + " †" * row.summary.busy
+    if row.summary.images_per_s is None:
+        return ""
+    return " *" * (not row.summary.settled) + " †" * row.summary.busy + " ‡" * bool(row.summary.doubts)
 
 
 def _of_trials(row: Row) -> str:

@@ -360,7 +360,10 @@ def test_a_new_run_takes_away_what_killed_ones_left_empty_and_nothing_else(tmp_p
 @pytest.mark.parametrize(
     ("changed", "reason"),
     [
-        ({"step_times_s": (1e-9,) * 10}, "its steps took 0.001 us; nothing shorter than 10 us can be timed"),
+        (
+            {"step_times_s": (1e-9,) * 10},
+            "its steps return at once, after 0.001 us; nothing shorter than 10 us can be timed",
+        ),
         ({"step_times_s": (0.001,) * 10}, "its steps took 1 ms, but their phases took 100 ms"),
         ({}, "its steps took 1 s by the session's clock, but 50 s by tcbench's"),
     ],

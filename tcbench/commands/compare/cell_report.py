@@ -33,7 +33,7 @@ from tcbench.show.next_steps import NextStep
 from tcbench.show.sides import UNNAMED, Labels, allowed_lines, first_few
 from tcbench.show.verdicts import STATUS_BADGES
 
-_DOUBTS = ("throttled", "on a busy machine", "stalled", "noisy", "not settled", *STATUSES)
+_DOUBTS = ("doubtful", "throttled", "on a busy machine", "stalled", "noisy", "not settled", *STATUSES)
 """Kinds of doubt about trials, in the words with which notes begin."""
 
 

@@ -72,6 +72,7 @@ def footnotes(summaries: Sequence[CellSummary]) -> list[str]:
         for s in summaries
         if s.stall_s and s.step_time_median_s
     ]
+    lines += [Caution(f"‡: {s.cell.label}: {'; '.join(s.doubts)}.") for s in summaries if s.doubts and s.images_per_s]
     lines += map(Caution, cells.outlier_lines(summaries))
     if any(summary.images_per_s and not summary.settled for summary in summaries):
         lines.append(Caution("*: step times had not settled when the warm-up ended."))

@@ -227,6 +227,9 @@ class DeviceKind:
         `time.monotonic`."""
         return None
 
+    def synchronize(self) -> None:
+        """Wait for all work that this process has given to its device, on every stream."""
+
     def profiled(self) -> contextlib.AbstractContextManager[None]:
         """Return a context in which an external profiler records the steps."""
         return contextlib.nullcontext()

@@ -19,7 +19,7 @@ from tcbench.engine.feeds.spec import FeedSpec, TensorSpec
 from tcbench.engine.models import MODELS
 from tcbench.engine.models.geometry import Network as Geometry
 from tcbench.engine.rung import Rung
-from tcbench.engine.session import Clock, Facts, Phase
+from tcbench.engine.session import Clock, Facts, Phase, Probes
 from tcbench.engine.world import World, current
 
 
@@ -161,6 +161,11 @@ class BaseSession:
             engine=exchange.engine if exchange else "",
             period=preconditioner.period if preconditioner else 1,
         )
+
+    def probes(self) -> Probes:
+        """Return the batch and the weights. The batch is left out if every step has the same one by design."""
+        repeats = self.cell.input.kind in ("synthetic", "modelled")
+        return Probes(None if repeats else lambda: (self.step.x, self.step.t), self.parameters)
 
     def close(self) -> None:
         self._exit.close()

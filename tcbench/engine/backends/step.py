@@ -1,7 +1,7 @@
 """A user's own training step as a session made from plain functions. Public API: see docs/own-step.md."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from numbers import Real
 from typing import Any, Literal
@@ -9,7 +9,10 @@ from typing import Any, Literal
 from tcbench.core.errors import ScenarioError
 from tcbench.core.record import DeclaredWork
 from tcbench.engine.clock import HostClock, peak_resident_bytes
-from tcbench.engine.session import Clock, Facts, Phase, whole_number
+from tcbench.engine.session import Clock, Facts, Phase, Probes, whole_number
+
+PRECISIONS = ("float64", "float32", "float16", "bfloat16", "float8")
+"""The formats in which a step may say that it computes."""
 
 
 @dataclass(frozen=True)
@@ -17,7 +20,8 @@ class Step:
     """A session made by `step` (see `tcbench.engine.session.Session`).
 
     `flops` and `bytes` declare the work of one rank's step: a number for the whole step, or numbers by phase name.
-    Raises ScenarioError for fields that cannot be recorded."""
+    `batch`, `weights`, `gradients` and `precision` are described in `Probes`, `period` in `Facts`. Raises ScenarioError
+    for fields that cannot be recorded."""
 
     phases: Sequence[Phase]
     loss: Callable[[], Any]
@@ -28,11 +32,18 @@ class Step:
     close: Callable[[], None] = lambda: None
     flops: float | Mapping[str, float] = 0
     bytes: float | Mapping[str, float] = 0
+    period: int = 1
+    batch: Callable[[], Sequence[Any]] | None = None
+    weights: Callable[[], Iterable[Any]] | None = None
+    gradients: Callable[[], Iterable[Any]] | None = None
+    precision: str | None = None
 
     def __post_init__(self) -> None:
         """Check the counts and the declared work."""
-        for name in ("parameters", "prefetch_depth"):
+        for name in ("parameters", "prefetch_depth", "period"):
             object.__setattr__(self, name, whole_number(name, getattr(self, name)))
+        if self.precision not in (None, *PRECISIONS):
+            raise ScenarioError(f"precision: expected one of {', '.join(PRECISIONS)}, got {self.precision!r}")
         names = {phase.name for phase in self.phases}
         for unit, amounts in (("flops", self.flops), ("bytes", self.bytes)):
             for name, amount in _by_phase(amounts).items():
@@ -63,8 +74,13 @@ class Step:
             prefetch_depth=self.prefetch_depth,
             parameters=self.parameters,
             macs_per_image=0,
+            period=max(1, self.period),
             declared=self._declared,
         )
+
+    def probes(self) -> Probes:
+        """Return the functions by which checks see the step's arrays."""
+        return Probes(self.batch, self.weights, self.gradients, self.precision, writable=True)
 
 
 def _by_phase(amounts: float | Mapping[str, float]) -> Mapping[str, float]:

@@ -19,6 +19,7 @@ import msgspec
 from tcbench.core.messages import Stepped
 from tcbench.core.record import MOST_PHASE_TIMES, Measurement, MeasureSettings, PhaseTimes
 from tcbench.core.stopping import StoppingRule, WarmUpRule, sample_size
+from tcbench.engine.measure.checks import TrialChecks, now_s
 from tcbench.engine.measure.ranges import CELL_MARK, Ranges
 from tcbench.engine.measure.recorder import SpanRecorder
 from tcbench.engine.session import INPUT, Clock, Detailed, Facts, Session
@@ -54,6 +55,7 @@ def measure(
     listen: Callable[[Stepped], None] = lambda _: None,
     block_steps: int | None = None,
     profiling: Profiling | None = None,
+    checks: TrialChecks | None = None,
 ) -> Measurement:
     """Measure a session: warm-up, timed pass and, if necessary, profiled pass.
 
@@ -61,10 +63,10 @@ def measure(
     returned from them. Otherwise the counted steps give the times of the phases. Without a recording it takes enough
     steps to know each phase as precisely as the step, but no more than the timed pass, and beyond `profiled_steps` no
     more than fit into `max_time_s`. `listen` gets a message between blocks, and when the timed or the profiled pass
-    begins.
+    begins. `checks` look at the session between steps.
 
-    Raises LossError if the loss after warm-up or after the timed pass is not finite, and ClockError if a step took no
-    time."""
+    Raises LossError if the loss after warm-up or after the timed pass is not finite, ClockError if a step took no time,
+    and ImpossibleError if a check fails."""
     recorded = profiling is not None
     profiling = profiling or Profiling()
     world = current()
@@ -82,6 +84,8 @@ def measure(
         returned_s[:] = [time.perf_counter()]
         warmup_s += run_block(session, ranges, 1, len(warmup_s), note_return).steps_s
         listen(Stepped("warm-up", len(warmup_s), warmup_s[-1]))
+        if checks:
+            checks.after_warmup_step(len(warmup_s))
     facts = session.facts()
     warmup_loss = _finite(facts.loss, "after warm-up")
     # The first step of a block is not counted. The other steps are complete periods.
@@ -104,6 +108,8 @@ def measure(
     while verdict == "continue":
         world.barrier()
         block = run_block(session, ranges, block_steps, first=len(warmup_s) + len(timed_s))
+        if checks:
+            checks.after_block(block.steps_s, block.phases_s, block.elapsed_s)
         timed_s += block.steps_s
         counted_s += block.steps_s[1:]
         for times_s, block_times_s in zip(phases_s, block.phases_s, strict=False):  # a device's clock times no phases
@@ -112,11 +118,15 @@ def measure(
             checked_steps = len(counted_s)
             verdict = world.bcast(stopping_rule.decide(counted_s, sum(timed_s)))
         listen(Stepped("timed", len(timed_s), timed_s[-1]))
+    reading_began_s = now_s()
     after, facts_s = _facts_after(session)
+    waited_s = now_s() - reading_began_s - facts_s
     last_loss = _finite(after.loss, "after the timed pass")
     busy_s = None if facts.busy_s is None or after.busy_s is None else (after.busy_s - facts.busy_s) / len(timed_s)
 
     listen(Stepped("profiled", 0, timed_s[-1], facts_s=facts_s))  # ends the timed pass, even if no pass follows
+    if checks:
+        checks.after_timed_pass(sum(timed_s), len(timed_s), waited_s)
     if not recorded and session.clock.of == "host":
         phases = tuple(
             PhaseTimes(name=phase.name, host_s=_period_means(list(times_s), facts.period))
@@ -143,6 +153,7 @@ def measure(
         facts = session.facts()
     gc_frozen = gc.get_freeze_count() > 0
     gc.unfreeze()
+    results = checks.results(warmup_loss, last_loss, facts.period) if checks else msgspec.UNSET
     return Measurement(
         warmup_times_s=tuple(warmup_s),
         warmup_settled=warmup_rule.has_settled(warmup_s),
@@ -155,6 +166,7 @@ def measure(
         gc_frozen=gc_frozen,
         busy_s=busy_s,
         declared=facts.declared or msgspec.UNSET,
+        checks=results,
         **{name: getattr(facts, name) for name in _COPIED_FACTS},
     )
 
@@ -214,10 +226,11 @@ def _block_steps(session: Session, facts: Facts, settings: MeasureSettings, step
 @dataclass(frozen=True)
 class TimedBlock:
     """The step times of a block. With the host's clock it also has the times of each phase, one per step, and a step
-    time is the sum of its phases."""
+    time is the sum of its phases. `elapsed_s` is the time of the whole block by tcbench's own clock."""
 
     steps_s: tuple[float, ...]
     phases_s: tuple[tuple[float, ...], ...] = ()
+    elapsed_s: float = 0.0
 
 
 def _do_nothing() -> None:
@@ -236,6 +249,7 @@ def run_block(
     phase_over, step_over = (clock.mark, _do_nothing) if by_phase else (phase_returned, clock.mark)
     push, pop, step_range = ranges.push, ranges.pop, ranges.step
     phases = [(phase.run, attributes) for phase, attributes in zip(session.phases, ranges.phases, strict=True)]
+    began_s = now_s()
     clock.mark()
     for number in range(first, first + steps):
         push(step_range(number))
@@ -246,15 +260,18 @@ def run_block(
             phase_over()
         pop()
         step_over()
+    host_s = now_s() - began_s
     times_s = _read(clock)
+    elapsed_s = host_s if by_phase else now_s() - began_s
     if len(times_s) != steps * (len(phases) if by_phase else 1):
         raise ClockError(
             f"the clock returned {len(times_s)} times for {steps} steps; expected one between any two marks"
         )
     if not by_phase:
-        return TimedBlock(tuple(map(_positive, times_s)))
+        return TimedBlock(tuple(map(_positive, times_s)), elapsed_s=elapsed_s)
     phases_s = tuple(times_s[place :: len(phases)] for place in range(len(phases)))
-    return TimedBlock(tuple(_positive(sum(step_s)) for step_s in zip(*phases_s, strict=True)), phases_s)
+    steps_s = tuple(_positive(sum(step_s)) for step_s in zip(*phases_s, strict=True))
+    return TimedBlock(steps_s, phases_s, elapsed_s)
 
 
 def _read(clock: Clock) -> tuple[float, ...]:

@@ -27,8 +27,11 @@ from tcbench.core.record import DEFAULT_BACKEND, Cell, Environment, Measurement,
 from tcbench.core.recording import Title
 from tcbench.engine import affinity
 from tcbench.engine.accelerators.device import find_device, kind_of
+from tcbench.engine.measure.checks import TrialChecks
 from tcbench.engine.measure.pipe import in_turns, serve
-from tcbench.engine.session import Phase, Session
+from tcbench.engine.measure.sensitivity import ImpossibleError
+from tcbench.engine.session import Phase, Probed, Session
+from tcbench.engine.world import current
 from tcbench.hardware import machine
 
 if TYPE_CHECKING:
@@ -175,12 +178,14 @@ def measure_cell(
     """Open the cell's session, measure it and close it, and write the recording if one is requested."""
     from tcbench.engine.backends import backend
     from tcbench.engine.measure import loop, ranges
+    from tcbench.engine.measure.rates import rate_problem
 
     cell_backend = backend(cell.backend)
     problem = cell_backend.RUNGS.problem(cell.rungs)
     if problem:  # possible if another version of tcbench made the cell
         raise ScenarioError(f"config '{cell.config}': {problem}")
-    activities = kind_of(cell.device).activities() if request is not None and request.activities else None
+    kind = kind_of(cell.device)
+    activities = kind.activities() if request is not None and request.activities else None
     # Without recorders, and on the host, no profiled pass is necessary.
     profiling = (
         None
@@ -198,7 +203,12 @@ def measure_cell(
         on_session(session)
         gc.freeze()
         gc.enable()
-        measurement = loop.measure(session, cell.measure, send, profiling=profiling)
+        checked = profiling is None and kind.simulates is None and current().size == 1
+        checks = TrialChecks(session, cell, kind.synchronize) if checked else None
+        measurement = loop.measure(session, cell.measure, send, profiling=profiling, checks=checks)
+        precision = session.probes().precision if isinstance(session, Probed) else None
+        if problem := rate_problem(cell, measurement, device_name, precision):
+            raise ImpossibleError(problem)
     except Exception as error:
         phase = _raised_in(error, session.phases)
         if phase is not None:

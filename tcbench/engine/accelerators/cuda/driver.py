@@ -77,6 +77,12 @@ def profiled() -> Iterator[None]:
         call("cuProfilerStop")
 
 
+def synchronize() -> None:
+    """Wait for all streams of the CUDA context that is current in this thread, as cuCtxSynchronize does (CUDA Driver
+    API, "Context Management"). PyTorch and CuPy share the primary context. An error is left to the step's next call."""
+    ctypes.CDLL("libcuda.so.1").cuCtxSynchronize()
+
+
 def version() -> str | None:
     """Return the version of the driver's kernel module, such as "580.65.06"."""
     try:

@@ -71,6 +71,9 @@ class Cuda(DeviceKind):
 
         return nvml.watch(index_of(device), start)
 
+    def synchronize(self) -> None:
+        driver.synchronize()
+
     def profiled(self) -> contextlib.AbstractContextManager[None]:
         return driver.profiled()
 
