@@ -8,7 +8,7 @@ import statistics
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from os import getpid
 from pathlib import Path
@@ -43,12 +43,11 @@ class TrialChecks:
         self._backward_s: deque[float] = deque(maxlen=1000)
         self._settled_after_s: float | None = None
 
-    def after_warmup_step(self, steps: int) -> None:
-        """Look at the arrays of the first three steps. After the first, wait until background threads are idle."""
-        if steps == 1 and self._cell.is_own and Path("/proc/self/schedstat").exists():
+    def after_first_step(self) -> None:
+        """Look at the batch and the weights, and wait until background threads are idle."""
+        if self._cell.is_own and Path("/proc/self/schedstat").exists():
             self._settled_after_s = idle_after_s(1.0)
-        if steps <= 3:
-            self._look_at(list(self._digests)[: 3 if steps == 1 else 2])
+        self._look_at("batch", "weights")
 
     def after_block(self, steps_s: Sequence[float], phases_s: Sequence[Sequence[float]], elapsed_s: float) -> None:
         """Note a block of timed steps, which took `elapsed_s` by tcbench's clock."""
@@ -79,8 +78,11 @@ class TrialChecks:
     def results(self, warmup_loss: float | None, last_loss: float | None, period: int) -> Mapping[str, str]:
         """Make the remaining checks. Return each check that was made by name, with its doubt or "".
 
-        Further steps are taken only if the loss has not changed, and for `sensitivity_checks` of an own step."""
-        self._look_at(self._digests)
+        Further steps are taken only if the loss has not changed, and of an own step that shows its arrays."""
+        self._look_at(*self._digests)
+        for _ in range(2 if self._probes.gradients else 0):
+            self._step()
+            self._look_at("gradients")
         if problem := declaration_problem(self._probes, self._cell.batch_size):
             raise ImpossibleError(problem)
         digests = {name: seen for name, seen in self._digests.items() if len(seen) > 1}
@@ -103,7 +105,7 @@ class TrialChecks:
             checks |= sensitivity_checks(self._session, self._probes, self._cell.batch_size)
         return checks
 
-    def _look_at(self, names: Iterable[str]) -> None:
+    def _look_at(self, *names: str) -> None:
         """Add digests of these arrays, unless all their numbers are 0, as those of cleared gradients are."""
         for name in names:
             if (probe := getattr(self._probes, name)) and (value := digest(map(to_host, probe()))):

@@ -84,8 +84,8 @@ def measure(
         returned_s[:] = [time.perf_counter()]
         warmup_s += run_block(session, ranges, 1, len(warmup_s), note_return).steps_s
         listen(Stepped("warm-up", len(warmup_s), warmup_s[-1]))
-        if checks:
-            checks.after_warmup_step(len(warmup_s))
+        if checks and len(warmup_s) == 1:
+            checks.after_first_step()
     facts = session.facts()
     warmup_loss = _finite(facts.loss, "after warm-up")
     # The first step of a block is not counted. The other steps are complete periods.
