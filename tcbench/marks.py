@@ -5,6 +5,7 @@ the environment variable `TCBENCH_STEPS` names a Unix socket, over which the pro
 `tcbench.engine.measure.program`, which describes the messages."""
 
 import contextlib
+import itertools
 import json
 import os
 import socket
@@ -123,7 +124,7 @@ class StepMarker:
         self._done = array("q")  # of each finished step: begin, end, whether it is the first of an epoch
         self._spans = array("q")  # of each part of a step in a phase: step, name, begin, end
         self._in_step, self._starts_epoch = False, True
-        self._begin = self._batches = self._first_span = self._entered = 0
+        self._begin = self._batches = self._first_span = self._left_out_ns = self._entered = 0
         self._phases: list[int] = []
 
     @property
@@ -167,7 +168,7 @@ class StepMarker:
             _synchronise()
             now = self._clock.mark()
         self._in_step, StepMarker.running = True, self
-        self._begin, self._batches, self._first_span = now, 0, len(self._spans)
+        self._begin, self._batches, self._first_span, self._left_out_ns = now, 0, len(self._spans), 0
         self._phases.clear()
         self.enter(INPUT, now)
         return False
@@ -210,6 +211,7 @@ class StepMarker:
         self._connection = _Connection(os.environ[SOCKET])
         workers, factor = (getattr(self.loader, key, None) or 0 for key in ("num_workers", "prefetch_factor"))
         plan = self._connection.ask(
+            "hello",
             name=self._name,
             unit=self._unit,
             rank=_rank(),
@@ -227,8 +229,8 @@ class StepMarker:
         """Add the time since the last change of phase to the innermost phase."""
         if self._phases and self._in_step:
             self._spans.extend((self._finished, self._phases[-1], self._entered, now))
-            if not self._phases[-1] and self._finished >= self._warm_up_steps:
-                self._in_steps_ns -= self._clock.ns[now] - self._clock.ns[self._entered]
+            if not self._phases[-1]:
+                self._left_out_ns += self._clock.ns[now] - self._clock.ns[self._entered]
         self._entered = now
 
     def _end_step(self, now: int) -> int:
@@ -241,13 +243,13 @@ class StepMarker:
         self._in_step = self._starts_epoch = False
         timed = self._finished - self._warm_up_steps
         if timed > 0:
-            self._in_steps_ns += step_ns
+            self._in_steps_ns += step_ns - self._left_out_ns
         if timed > 0 and timed == self._steps:
             self._finish()
             return now
         if timed == 0 or (timed > 0 and self._block and timed % self._block == 0):
             _synchronise()
-            answer = connection.ask(finished=self._finished, step_s=max(1e-9, step_ns * 1e-9), waits=True)
+            answer = connection.ask("advance", finished=self._finished, step_s=max(1e-9, step_ns * 1e-9), waits=True)
             if timed == 0:
                 self._steps, self._block = answer.get("steps", 0), answer.get("block", 0)
                 self._over = not self._steps
@@ -261,53 +263,29 @@ class StepMarker:
         """Tell tcbench how many steps are finished."""
         self._reported_ns = time.perf_counter_ns()
         if self._connection is not None:
-            self._connection.tell(finished=self._finished, step_s=step_s, waits=False)
+            self._connection.tell("advance", finished=self._finished, step_s=step_s, waits=False)
 
     def _finish(self) -> None:
         """Send what was measured. The loop is over for tcbench."""
         connection, clock = self._connection, self._clock
         assert connection is not None
-        ended = clock.mark()
+        clock.mark()
         _synchronise()
         synchronised_ns = time.perf_counter_ns()
-        begins, ends, starts_epoch = (self._done[field::3].tolist() for field in range(3))
-        n_warm_up, first = self._warm_up_steps, begins[self._warm_up_steps]
-        pass_ns = synchronised_ns - clock.ns[first]
-        connection.tell(left_out_s=(pass_ns - self._in_steps_ns) * 1e-9)  # the rest takes time if the steps are many
-
-        def phase_times_s(on_device: bool) -> dict[str | None, list[float]]:
-            """Return the times of all steps in each phase, and under None those left out."""
-            times_s = {name: [0.0] * self._finished for name in self._names}
-            for step, name, begin, end in zip(*(self._spans[field::4] for field in range(4)), strict=True):
-                if step >= n_warm_up or not on_device:
-                    times_s[self._names[name]][step] += clock.between_s(begin, end, on_device)
-            return times_s
-
-        def steps_s(on_device: bool, left_out_s: list[float], steps: slice) -> list[float]:
-            """Return the times of some of the steps, without what is left out."""
-            pairs = zip(begins[steps], ends[steps], left_out_s[steps], strict=True)
-            return [clock.between_s(begin, end, on_device) - left_s for begin, end, left_s in pairs]
-
-        warm_up, timed = slice(n_warm_up), slice(n_warm_up, None)
-        on_device = clock.uses_device
-        host_s = phase_times_s(False)
-        device_s = phase_times_s(True) if on_device else host_s
-        host_left_s, left_s = host_s.pop(None), device_s.get(None, [])
+        pass_ns = synchronised_ns - clock.ns[self._done[3 * self._warm_up_steps]]
+        over = {"finished": self._finished, "left_out_s": max(0.0, (pass_ns - self._in_steps_ns) * 1e-9)}
+        connection.tell("advance", **over, step_s=None, waits=False)  # the result of many steps takes long to send
         connection.tell(
-            result={
-                "warm_up_s": steps_s(False, host_left_s, warm_up),
-                "steps_s": steps_s(on_device, left_s or host_left_s, timed),
-                "host_steps_s": steps_s(False, host_left_s, timed),
-                "epoch_starts": [place for place, starts in enumerate(starts_epoch[timed]) if starts],
-                "phases_host_s": {name: times_s[timed] for name, times_s in host_s.items()},
-                "phases_device_s": {name: times_s[timed] for name, times_s in device_s.items() if name is not None}
-                if on_device
-                else None,
-                "span_s": clock.between_s(first, ended, on_device),
-                "wall_s": pass_ns * 1e-9,
-                "items": connection.items,
-                **_facts(),
-            }
+            "result",
+            warm_up=self._warm_up_steps,
+            names=self._names,
+            steps=self._done.tolist(),
+            spans=self._spans.tolist(),
+            host_ns=clock.ns.tolist(),
+            device_s=clock.device_s(),
+            synchronised_ns=synchronised_ns,
+            items=connection.items,
+            **_facts(),
         )
         self._over, self._is_complete, StepMarker.running = True, True, None
 
@@ -317,15 +295,12 @@ class _Clock:
 
     def __init__(self) -> None:
         self.ns = array("q")
-        self.uses_device = False
         self._record: Callable[[], Any] | None = None
         self._events: list[Any] = []
-        self._first_event = 0
 
     def use_device(self) -> None:
         """Record an event at each further mark if the process uses a GPU."""
-        self._record, self._first_event = _event_recorder(), len(self.ns)
-        self.uses_device = self._record is not None
+        self._record = _event_recorder()
 
     def mark(self) -> int:
         """Set a mark and return its number."""
@@ -334,14 +309,18 @@ class _Clock:
             self._events.append(self._record())
         return len(self.ns) - 1
 
-    def between_s(self, begin: int, end: int, on_device: bool) -> float:
-        """Return the seconds between two marks, by the host's clock or by the device's events."""
-        if not on_device:
-            return (self.ns[end] - self.ns[begin]) * 1e-9
-        first, last = (self._events[mark - self._first_event] for mark in (begin, end))
-        if hasattr(first, "elapsed_time"):  # PyTorch
-            return float(first.elapsed_time(last)) * 1e-3
-        return float(sys.modules["cupy"].cuda.get_elapsed_time(first, last)) * 1e-3
+    def device_s(self) -> list[float] | None:
+        """Return the device's time of each event in seconds since the first; None without events. They must be done.
+        Adds up times between neighbours, since CUDA gives the time between two events in single precision."""
+        between_s = itertools.starmap(_elapsed_s, itertools.pairwise(self._events))
+        return [*itertools.accumulate(between_s, initial=0.0)] if self._events else None
+
+
+def _elapsed_s(begin: Any, end: Any) -> float:
+    """Return the seconds between two events of PyTorch or CuPy."""
+    if hasattr(begin, "elapsed_time"):
+        return float(begin.elapsed_time(end)) * 1e-3
+    return float(sys.modules["cupy"].cuda.get_elapsed_time(begin, end)) * 1e-3
 
 
 class _Phase:
@@ -370,13 +349,13 @@ class _Connection:
         self._lines = self._socket.makefile("r", encoding="utf-8")
         self.items: float | None = None
 
-    def tell(self, **message: Any) -> None:
+    def tell(self, kind: str, **message: Any) -> None:
         """Send a message."""
-        self._socket.sendall(json.dumps(message).encode() + b"\n")
+        self._socket.sendall(json.dumps({"type": kind, **message}).encode() + b"\n")
 
-    def ask(self, **message: Any) -> Any:
+    def ask(self, kind: str, **message: Any) -> Any:
         """Send a message, wait for the answer and return it."""
-        self.tell(**message)
+        self.tell(kind, **message)
         return json.loads(self._lines.readline() or '{"measured": false}')
 
 

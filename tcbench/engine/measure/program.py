@@ -20,7 +20,7 @@ import statistics
 import struct
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -29,15 +29,21 @@ import msgspec
 
 from tcbench import marks
 from tcbench.core import cache, messages
-from tcbench.core.errors import TcbenchError
 from tcbench.core.git import GitError, Repository
 from tcbench.core.messages import Message, Piloted, Stepped
 from tcbench.core.process import Child
-from tcbench.core.record import MOST_PHASE_TIMES, Cell, Command, Environment, Measurement, PhaseTimes, RankPart
-from tcbench.core.stopping import WarmUpRule
+from tcbench.core.record import Cell, Command, Environment, Measurement, PhaseTimes
 from tcbench.engine import clock
-from tcbench.engine.measure import pipe
-from tcbench.hardware import machine
+from tcbench.engine.measure import marked_steps, pipe
+from tcbench.engine.measure.marked_steps import (
+    UNREPORTED,
+    Advance,
+    Introduction,
+    LoopMessage,
+    MarkedSteps,
+    ProgramError,
+    RankResult,
+)
 
 Listen = Callable[[Message], None]
 
@@ -54,10 +60,6 @@ other side of a gate runs, which makes the first steps of a block faster."""
 _LEAST_RUNS = 2
 """The least number of counted runs of a program without marked steps."""
 
-_BELIEVED = 0.05
-"""The largest believed difference between the time of the steps and the time until all work was done, relative to the
-latter."""
-
 _LAST_WORDS_S = 1.0
 """Seconds of silence after which a connection that outlives the program is given up."""
 
@@ -65,38 +67,41 @@ _END_S = 60.0
 """Seconds that a program may take to end after its last measured step. Then it is killed."""
 
 
-class ProgramError(TcbenchError):
-    """The user's program failed, or its times are unusable."""
+_decoder = msgspec.json.Decoder(LoopMessage)
 
 
 class _Loop:
-    """A measured loop in one of the program's processes, which sends lines of JSON over a connection.
+    """A loop in one of the program's processes, which sends lines of JSON over a connection.
 
-    - `hello`: how it introduced itself; `result`: its last message.
+    - `introduction`, `result`: its first and its last message, None before.
     - `finished`: the number of its finished steps; `step_s`: the time of one of them.
     - `ended_s`: when its last step ended, by `time.monotonic`; 0 before. `peak_bytes`: the peak memory of its process.
     - `waiting`: it waits for an answer; `closed`: its connection has ended."""
 
     def __init__(self, connection: socket.socket) -> None:
-        self._connection, self._pending = connection, b""
-        self.hello: Mapping[str, Any] = {}
+        self._connection, self._pending = connection, bytearray()
+        self.introduction: Introduction | None = None
+        self.result: MarkedSteps | None = None
         self.finished, self.step_s, self.peak_bytes, self.ended_s = 0, 1.0, 0, 0.0
-        self.result: Mapping[str, Any] | None = None
         self.waiting = self.closed = False
 
     def fileno(self) -> int:
         return self._connection.fileno()
 
-    def receive(self) -> list[Mapping[str, Any]]:
-        """Return the messages that have arrived completely. At the end of the connection, set `closed`."""
+    def receive(self) -> list[LoopMessage]:
+        """Return the messages that have arrived completely. At the end of the connection, set `closed`. Raises
+        msgspec.DecodeError for anything else."""
         try:
             chunk = self._connection.recv(1 << 20)
         except ConnectionError:
             chunk = b""
         if not chunk:
             self.close()
-        *lines, self._pending = (self._pending + chunk).split(b"\n")
-        return [json.loads(line) for line in lines]
+        self._pending += chunk
+        lines: list[bytearray] = []
+        if b"\n" in chunk:  # a result comes in many parts
+            *lines, self._pending = self._pending.split(b"\n")
+        return [_decoder.decode(line) for line in lines]
 
     def close(self) -> None:
         """Close the connection."""
@@ -108,6 +113,11 @@ class _Loop:
         self.waiting = False
         with contextlib.suppress(ConnectionError):  # it has ended; its exit code says why
             self._connection.sendall(json.dumps(message).encode() + b"\n")
+
+    @property
+    def rank(self) -> float:
+        """The rank of its process, after all others if it has none."""
+        return math.inf if self.introduction is None or self.introduction.rank is None else self.introduction.rank
 
 
 @dataclass
@@ -135,9 +145,10 @@ def measure(cell: Cell, command: Command, environment: Environment, listen: List
     run = program.run()
     if not run.loops:
         return program.measured_by_runs(run), environment
-    run.loops.sort(key=lambda loop: (loop.hello["rank"] is None, loop.hello["rank"]))
-    measurement = program.measured_by_steps(run)
-    return measurement, _with_reports(environment, [loop.result for loop in run.loops if loop.result is not None])
+    results = program.results_of(run)
+    measurement = marked_steps.measurement(cell, results, run.block or run.steps)
+    program.send_count(statistics.median(measurement.counted_times_s), cell.measure.min_timed_steps)
+    return measurement, marked_steps.with_reports(environment, [result.marked for result in results])
 
 
 class _Program:
@@ -204,31 +215,32 @@ class _Program:
                     self._hear(run, loop, message)
         return False
 
-    def _hear(self, run: _Run, loop: _Loop, message: Mapping[str, Any]) -> None:
+    def _hear(self, run: _Run, loop: _Loop, message: LoopMessage) -> None:
         """Handle a message of a loop. Raises ProgramError if the loop contradicts the scenario."""
-        if "name" in message:
-            loop.hello = message
-            if message["name"] != self._command.loop:
-                run.other_names.append(message["name"])
-                loop.answer(measured=False)
-                return
-            run.loops.append(loop)
-            self._check(message)
-            loop.answer(measured=True, warm_up=self._warm_up, goes_on=self._command.goes_on)
-        elif "left_out_s" in message:
-            if not any(other.ended_s for other in run.loops):
-                self._listen(Stepped("profiled", 0, loop.step_s, facts_s=max(0.0, message["left_out_s"])))
-            loop.ended_s, loop.peak_bytes = time.monotonic(), clock.peak_bytes_of(loop.hello["pid"])
-        elif "result" in message:
-            loop.result = message["result"]
-            loop.peak_bytes = loop.result["device_peak_bytes"] or loop.peak_bytes
-        else:
-            loop.finished, loop.waiting = message["finished"], message["waits"]
-            loop.step_s = message["step_s"] or loop.step_s
-            in_warm_up = loop.finished < self._warm_up
-            if not loop.waiting and loop is run.loops[0] and (in_warm_up or not self._in_turns):
-                steps = loop.finished if in_warm_up else loop.finished - self._warm_up
-                self._listen(Stepped("warm-up" if in_warm_up else "timed", max(1, steps), loop.step_s))
+        match message:
+            case Introduction():
+                loop.introduction = message
+                if message.name != self._command.loop:
+                    run.other_names.append(message.name)
+                    loop.answer(measured=False)
+                    return
+                run.loops.append(loop)
+                self._check(message)
+                loop.answer(measured=True, warm_up=self._warm_up, goes_on=self._command.goes_on)
+            case Advance(left_out_s=float(left_out_s)):
+                if not any(other.ended_s for other in run.loops):
+                    self._listen(Stepped("profiled", 0, loop.step_s, facts_s=left_out_s))
+                loop.ended_s = time.monotonic()
+                loop.peak_bytes = clock.peak_bytes_of(loop.introduction.pid) if loop.introduction else 0
+            case Advance():
+                loop.finished, loop.waiting = message.finished, message.waits
+                loop.step_s = message.step_s or loop.step_s
+                in_warm_up = loop.finished < self._warm_up
+                if not loop.waiting and loop is run.loops[0] and (in_warm_up or not self._in_turns):
+                    steps = loop.finished if in_warm_up else loop.finished - self._warm_up
+                    self._listen(Stepped("warm-up" if in_warm_up else "timed", max(1, steps), loop.step_s))
+            case MarkedSteps():
+                loop.result = message
 
     def _release(self, run: _Run) -> None:
         """Answer the loops that wait between blocks of steps: in a gate, when all of them do, and after the turn of the
@@ -259,86 +271,52 @@ class _Program:
         counted = self._count or _PILOT_STEPS
         if not self._in_turns:
             return 0, counted + 1
-        longest_queue = _PREFETCHED_PER_BLOCK * loop.hello["prefetch"]
+        longest_queue = _PREFETCHED_PER_BLOCK * (loop.introduction.prefetch if loop.introduction else 0)
         block = max(self._cell.measure.block_steps, 1 + math.ceil(_SHORTEST_BLOCK_S / loop.step_s), longest_queue)
         return block, block * math.ceil(counted / (block - 1))
 
-    def _check(self, hello: Mapping[str, Any]) -> None:
+    def _check(self, loop: Introduction) -> None:
         """Raise ProgramError if a loop counts something else than the scenario says."""
-        cell, batch_size = self._cell, hello["batch_size"]
-        if hello["unit"] not in (cell.unit, _DEFAULT_UNIT):
+        cell = self._cell
+        if loop.unit not in (cell.unit, _DEFAULT_UNIT):
             raise ProgramError(
-                f"the program counts {hello['unit']} (`unit` of tcbench.steps), the scenario {cell.unit}: "
-                f'write unit = "{hello["unit"]}" into the scenario'
+                f"the program counts {loop.unit} (`unit` of tcbench.steps), the scenario {cell.unit}: "
+                f'write unit = "{loop.unit}" into the scenario'
             )
-        if batch_size is not None and batch_size * hello["every"] != cell.batch_size:
-            counted = f"{batch_size}" + (f" x {hello['every']} batches" if hello["every"] > 1 else "")
+        if loop.batch_size is not None and loop.batch_size * loop.every != cell.batch_size:
+            counted = f"{loop.batch_size}" + (f" x {loop.every} batches" if loop.every > 1 else "")
             raise ProgramError(
                 f"the loader's batch size is {counted}, the scenario's {cell.batch_size}: correct `batch_sizes`, or "
                 "pass {batch_size} on in the command"
             )
 
-    def _send_count(self, step_s: float, least: int = _LEAST_RUNS) -> None:
+    def send_count(self, step_s: float, least: int = _LEAST_RUNS) -> None:
         """Send the number of steps for the trials if this is a pilot. `step_s` is the duration of a step."""
         if not self._count:
             self._listen(Piloted(max(least, math.ceil(self._cell.measure.max_time_s / step_s))))
 
-    def measured_by_steps(self, run: _Run) -> Measurement:
-        """Return the measurement of a program that marks its steps. Raises ProgramError if it took too few, or if its
-        times cannot be believed."""
-        cell, loops = self._cell, run.loops
-        steps = run.steps or 1 + (self._count or _PILOT_STEPS)
-        block_steps = run.block or steps
-        if any(loop.result is None for loop in loops):
-            finished, needed = min(loop.finished for loop in loops), self._warm_up + steps
+    def results_of(self, run: _Run) -> list[RankResult]:
+        """Return the results of a run's ranks, in order. Raises ProgramError if one took too few steps, or if there are
+        more or fewer ranks than the cell has."""
+        cell = self._cell
+        results = [
+            RankResult(loop.introduction, loop.result, loop.peak_bytes)
+            for loop in sorted(run.loops, key=lambda loop: loop.rank)
+            if loop.introduction is not None and loop.result is not None
+        ]
+        if len(results) < len(run.loops):
+            finished = min(loop.finished for loop in run.loops)
+            needed = self._warm_up + (run.steps or 1 + (self._count or _PILOT_STEPS))
             raise ProgramError(
                 f"the program took {finished} steps and ended; this trial needs {needed}: let it train longer, or "
                 f"write steps = {max(1, finished - self._warm_up - 1)} under [measure]"
             )
-        if cell.ranks > 1 and len(loops) != cell.ranks:
+        if cell.ranks > 1 and len(results) != cell.ranks:
             raise ProgramError(
-                f"{len(loops)} of {cell.ranks} ranks train: the command itself starts them, e.g. by torchrun "
+                f"{len(results)} of {cell.ranks} ranks train: the command itself starts them, e.g. by torchrun "
                 "--nproc-per-node {ranks}"
             )
-        results = [loop.result for loop in loops if loop.result is not None]
-        for result in results:
-            _check_believed(result)
-        slowest = max(range(len(results)), key=lambda place: sum(results[place]["steps_s"]))
-        result = results[slowest]
-        items = [loops[0].hello["every"] * result["items"] for result in results if result["items"] is not None]
-        measurement = Measurement(
-            warmup_times_s=tuple(result["warm_up_s"]),
-            warmup_settled=WarmUpRule(cell.measure.min_warmup_steps, len(result["warm_up_s"])).has_settled(
-                result["warm_up_s"]
-            ),
-            step_times_s=tuple(result["steps_s"]),
-            block_steps=block_steps,
-            stopped_by="budget",
-            phases=_phases(result, block_steps),
-            peak_memory_bytes=loops[slowest].peak_bytes,
-            peak_memory_of="device" if result["device_peak_bytes"] else "process",
-            prefetch_depth=loops[0].hello["prefetch"],
-            items=sum(items) if items else float(cell.batch_size * len(loops)),
-            epoch_starts=tuple(result["epoch_starts"]) or msgspec.UNSET,
-            ranks=tuple(
-                RankPart(
-                    rank=rank,
-                    host=socket.gethostname(),
-                    cores=(),
-                    device=cell.device,
-                    step_times_s=tuple(part["steps_s"]),
-                    phases=_phases(part, block_steps),
-                    peak_memory_bytes=loop.peak_bytes,
-                )
-                for rank, (loop, part) in enumerate(zip(loops, results, strict=True))
-                if len(loops) > 1
-            ),
-            **_UNKNOWN,
-        )
-        if len(measurement.counted_times_s) < 1:
-            raise ProgramError("each epoch has one step; at least two are needed, since the first is not counted")
-        self._send_count(statistics.median(measurement.counted_times_s), cell.measure.min_timed_steps)
-        return measurement
+        return results
 
     def measured_by_runs(self, first: _Run) -> Measurement:
         """Return the measurement of a program without marked steps: each step is a run. The first is not counted, since
@@ -354,7 +332,7 @@ class _Program:
             runs_s.append(self.run().elapsed_s)
             self._listen(Stepped("timed", len(runs_s) - 1, runs_s[-1]))
         self._listen(Stepped("profiled", 0, runs_s[-1]))
-        self._send_count(runs_s[-1])
+        self.send_count(runs_s[-1])
         return _measurement_of_runs(runs_s, [(0, run_s) for run_s in runs_s])
 
     def measured_by_lengths(self) -> Measurement:
@@ -377,7 +355,7 @@ class _Program:
             )
         self._listen(Stepped("timed", more, step_s))
         self._listen(Stepped("profiled", 0, step_s))
-        self._send_count(step_s)
+        self.send_count(step_s)
         runs = [(short, first_s), (short, short_s), (short + more, long_s)]
         return _measurement_of_runs([first_s / short, step_s], runs)
 
@@ -388,15 +366,6 @@ _MOST_STEPS = 1_000_000
 
 _DEFAULT_UNIT = "samples"
 _NOT_INSTALLED = "; install tcbench into the environment of the command"
-
-_UNKNOWN: dict[str, Any] = {
-    "warmup_loss": None,
-    "last_loss": None,
-    "parameters": 0,
-    "macs_per_image": 0,
-    "gc_frozen": False,
-}
-"""The fields of a measurement that a program does not report."""
 
 
 def _measurement_of_runs(steps_s: Sequence[float], runs: Sequence[tuple[int, float]]) -> Measurement:
@@ -412,7 +381,7 @@ def _measurement_of_runs(steps_s: Sequence[float], runs: Sequence[tuple[int, flo
         peak_memory_bytes=clock.peak_bytes_of_ended_children(),
         peak_memory_of="process",
         prefetch_depth=0,
-        **_UNKNOWN,
+        **UNREPORTED,
     )
 
 
@@ -424,39 +393,6 @@ def _accepted(listening: socket.socket) -> list[_Loop]:
         connection.close()
         return []
     return [_Loop(connection)]
-
-
-def _phases(result: Mapping[str, Any], block_steps: int) -> tuple[PhaseTimes, ...]:
-    """Return the phases of the counted steps: those that the program marks, and `body` for the rest of a step."""
-    counted = [
-        place
-        for place in range(len(result["steps_s"]))
-        if place % block_steps and place not in set(result["epoch_starts"])
-    ][-MOST_PHASE_TIMES:]
-
-    def with_rest(phases_s: Mapping[str, Sequence[float]], steps_s: Sequence[float]) -> dict[str, list[float]]:
-        """Return the times of the counted steps by phase."""
-        times_s = {name: [phase_s[place] for place in counted] for name, phase_s in phases_s.items()}
-        spent_s = [sum(phase_s[place] for phase_s in phases_s.values()) for place in counted]
-        return times_s | {"body": [steps_s[place] - phase_s for place, phase_s in zip(counted, spent_s, strict=True)]}
-
-    host_s = with_rest(result["phases_host_s"], result["host_steps_s"])
-    on_device = result["phases_device_s"] is not None
-    device_s = with_rest(result["phases_device_s"], result["steps_s"]) if on_device else {}
-    return tuple(
-        PhaseTimes(name=name, host_s=tuple(host_s[name]), device_s=tuple(device_s[name]) if on_device else None)
-        for name in host_s
-    )
-
-
-def _check_believed(result: Mapping[str, Any]) -> None:
-    """Raise ProgramError if work was still running when the last step ended."""
-    span_s, wall_s = result["span_s"], result["wall_s"]
-    if abs(wall_s - span_s) > _BELIEVED * wall_s:
-        raise ProgramError(
-            f"not believed: the steps took {span_s:.3g} s, but their work was done after {wall_s:.3g} s: wait for it "
-            "in each step (JAX: block_until_ready of the loss; PyTorch: torch.cuda.synchronize())"
-        )
 
 
 def _folder(revision: str | None) -> Path:
@@ -478,15 +414,3 @@ def _folder(revision: str | None) -> Path:
     except (GitError, OSError) as error:
         raise ProgramError(f"branch at {revision[:12]}: cannot be checked out: {error}") from None
     return top / folder.resolve().relative_to(repository.top.resolve())
-
-
-def _with_reports(environment: Environment, results: Sequence[Mapping[str, Any]]) -> Environment:
-    """Return the environment with the program's packages, its own files and PyTorch's numbers of threads."""
-    first = results[0]
-    return msgspec.structs.replace(
-        environment,
-        packages={**environment.packages, **first["packages"]},
-        sources=machine.sources(machine.files_in_project({file for result in results for file in result["files"]})),
-        threads=first["threads"] or msgspec.UNSET,
-        blas="",
-    )

@@ -13,7 +13,7 @@ from tcbench.core import messages
 from tcbench.core.messages import Piloted, Stepped
 from tcbench.core.record import Command, Input, MeasureSettings
 from tcbench.engine.measure import pipe, program
-from tcbench.engine.measure.program import ProgramError
+from tcbench.engine.measure.marked_steps import ProgramError
 
 PROGRAM = """
 import atexit, os, sys, time
