@@ -217,7 +217,7 @@ class StepMarker:
             rank=_rank(),
             pid=self._process,
             batch_size=None if self.items is not None else _positive_int(getattr(self.loader, "batch_size", None)),
-            every=self.batches_per_step,
+            batches_per_step=self.batches_per_step,
             prefetch=workers * factor,
         )
         self._over = not plan["measured"]

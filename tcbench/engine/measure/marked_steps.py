@@ -26,7 +26,7 @@ class Introduction(msgspec.Struct, frozen=True, tag="hello"):
     rank: int | None
     pid: int
     batch_size: int | None
-    every: int
+    batches_per_step: int
     prefetch: int
 
 
@@ -121,7 +121,7 @@ def measurement(cell: Cell, results: Sequence[RankResult], block_steps: int) -> 
     times = [_by_its_clock(result.marked) for result in results]
     slowest = max(range(len(results)), key=lambda rank: sum(times[rank].steps_s))
     marked, step_times, first = results[slowest].marked, times[slowest], results[0].introduction
-    items = [first.every * result.marked.items for result in results if result.marked.items is not None]
+    items = [first.batches_per_step * result.marked.items for result in results if result.marked.items is not None]
     parts = tuple(
         RankPart(
             rank=rank,
