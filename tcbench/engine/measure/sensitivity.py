@@ -10,6 +10,9 @@ from typing import Any
 from tcbench.core.errors import TcbenchError
 from tcbench.engine.session import Probes, Session
 
+_Probe = Callable[[], Iterable[Any]]
+_Loss = Callable[[], float | None]
+
 
 class ImpossibleError(TcbenchError):
     """A trial's results cannot be true. The message names the check that failed."""
@@ -36,13 +39,15 @@ def sensitivity_checks(session: Session, probes: Probes, n: int) -> Mapping[str,
         if n > 1:
             _check_size(probes.batch, n, loss)
             checks["whole batch"] = ""
-        if probes.precision in _DIGITS and probes.precision in map(dtype_name, probes.batch()):
-            _check_precision(probes.batch, probes.precision, loss)
-            checks["precision"] = ""
+        for probe in filter(None, (probes.batch, probes.weights)):
+            if probes.precision in _DIGITS and probes.precision in map(dtype_name, probe()):
+                _check_precision(probe, probes.precision, loss)
+                checks["precision"] = ""
+                break
     return checks
 
 
-def _check_size(batch: Callable[[], Sequence[Any]], n: int, loss: Callable[[], float | None]) -> None:
+def _check_size(batch: _Probe, n: int, loss: _Loss) -> None:
     """Check that the loss changes if copies of other samples replace the last eighth of the batch."""
     import numpy as np
 
@@ -65,37 +70,35 @@ _DIGITS = {"float32": ("u4", 0xFFFF0000, 2.0**-13), "float64": ("u8", 0xFFFFE000
 All lower precisions round the difference away: TensorFloat-32 and float16 have 11 significant bits, float32 has 24."""
 
 
-def _check_precision(batch: Callable[[], Sequence[Any]], precision: str, loss: Callable[[], float | None]) -> None:
+def _check_precision(probe: _Probe, precision: str, loss: _Loss) -> None:
     """Check that the loss differs between numbers of 8 significant bits and ones with a digit that only the declared
     precision holds. Numbers too small for float16 are 0 in both."""
-    (bits, mask, fine), arrays = _DIGITS[precision], [to_host(array).copy() for array in batch()]
+    (bits, mask, fine), arrays = _DIGITS[precision], [to_host(array).copy() for array in probe()]
     floats = [array for array in arrays if dtype_name(array) == precision]
     for array in floats:
         array.view(bits)[...] &= mask
         array[abs(array) < 2.0**-14] = 0
-    coarse_loss = _loss_with(batch, arrays, loss)
+    coarse_loss = _loss_with(probe, arrays, loss)
     for array in floats:
         array.reshape(-1)[::2] *= 1 + fine
-    if _loss_with(batch, arrays, loss) == coarse_loss:
+    if _loss_with(probe, arrays, loss) == coarse_loss:
         finding = f"numbers that differ by {fine:.0e} of their size give the same loss"
         raise ImpossibleError(f"lower precision than declared: {finding}, unlike in {precision}")
 
 
-def _loss_with(
-    batch: Callable[[], Sequence[Any]], arrays: Sequence[Any], loss: Callable[[], float | None]
-) -> float | None:
-    """Return the loss with other numbers in the batch, which then gets its own back. Raises ValueError for copies."""
-    originals = [to_host(array).copy() for array in batch()]
+def _loss_with(probe: _Probe, arrays: Sequence[Any], loss: _Loss) -> float | None:
+    """Return the loss with other numbers in a probe's arrays, which then get theirs back. Copies raise ValueError."""
+    originals = [to_host(array).copy() for array in probe()]
     try:
-        _write(batch(), arrays)
-        if digest(map(to_host, batch())) != digest(arrays):
+        _write(probe(), arrays)
+        if digest(map(to_host, probe())) != digest(arrays):
             raise ValueError("the probe returns copies")
         return loss()
     finally:
-        _write(batch(), originals)
+        _write(probe(), originals)
 
 
-def _write(targets: Sequence[Any], arrays: Sequence[Any]) -> None:
+def _write(targets: Iterable[Any], arrays: Sequence[Any]) -> None:
     """Write the numbers of NumPy's arrays into arrays of NumPy, CuPy or PyTorch."""
     for target, array in zip(targets, arrays, strict=True):
         if hasattr(target, "detach"):

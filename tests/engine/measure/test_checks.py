@@ -82,6 +82,19 @@ def update(layer: Linear) -> None:
     layer.weights -= (0.001 * layer.gradient).astype(layer.dtype)
 
 
+def tokens(layer: Linear) -> None:
+    layer.x = layer.rng.integers(0, WIDTH, N)
+
+
+def embed(layer: Linear, dtype: str = "f4") -> None:
+    layer.error = layer.weights[layer.x].astype(dtype).astype("f4") - 1
+
+
+def scatter(layer: Linear) -> None:
+    layer.gradient = np.zeros_like(layer.weights)
+    np.add.at(layer.gradient, layer.x, layer.error)
+
+
 def idle(layer: Linear) -> None:
     """Do nothing."""
 
@@ -125,6 +138,7 @@ class SlowClock(HostClock):
         (Linear(forward=functools.partial(forward, n=8)), {}, "smaller batch than declared: the last 2 of 16 samples"),
         (Linear(forward=functools.partial(forward, dtype="f2")), {}, "lower precision than declared: numbers"),
         (Linear("f8", forward=functools.partial(forward, dtype="f4")), {}, "lower precision than declared: numbers"),
+        (Linear(io=tokens, forward=functools.partial(embed, dtype="f2"), backward=scatter), {}, "lower precision than"),
         (Linear("f2"), {"precision": "float32"}, "lower precision than declared: the weights are float16"),
         (Linear(backward=in_thread), UNSEEN, "work left in a thread or child process"),
         (Linear(), {"clock": SlowClock()}, "a patched clock: steps took"),
@@ -178,19 +192,6 @@ def dropout(layer: Linear) -> None:
 def clear(layer: Linear) -> None:
     update(layer)
     layer.gradient[...] = 0
-
-
-def tokens(layer: Linear) -> None:
-    layer.x = layer.rng.integers(0, WIDTH, N)
-
-
-def embed(layer: Linear) -> None:
-    layer.error = layer.weights[layer.x] - 1
-
-
-def scatter(layer: Linear) -> None:
-    layer.gradient = np.zeros_like(layer.weights)
-    np.add.at(layer.gradient, layer.x, layer.error)
 
 
 def divided(layer: Linear) -> None:

@@ -10,6 +10,7 @@ from libcuda import one_gpu
 from tcbench.core.record import GpuFacts
 from tcbench.engine.accelerators.cuda import driver, packages
 from tcbench.engine.accelerators.cuda.driver import Gpu, Gpus
+from tcbench.engine.accelerators.device import kind_of
 
 NO_GPU = "no NVIDIA GPU (the driver's library, libcuda.so.1, finds none)"
 
@@ -108,6 +109,13 @@ def test_the_kernel_modules_version_is_read(monkeypatch, tmp_path, text, version
     assert driver.version() == version
     path.unlink()
     assert driver.version() is None
+
+
+def test_synchronizing_waits_for_the_current_context(monkeypatch):
+    library = SimpleNamespace(cuCtxSynchronize=Mock())
+    monkeypatch.setattr(ctypes, "CDLL", lambda name: library)
+    kind_of("cuda:0").synchronize()
+    library.cuCtxSynchronize.assert_called_once_with()
 
 
 @pytest.mark.parametrize("status", [0, 201])
