@@ -93,13 +93,12 @@ class Probes:
     """Functions that return the arrays of the last step, for checks between steps; None if they are not available.
 
     Every array of the batch has an axis of the cell's batch size. `precision` is NumPy's name of the format in which
-    the step computes. If `writable`, checks may change the batch in place and repeat the phase `forward`."""
+    the step computes. Checks of an own step change the arrays in place and repeat the phase `forward`."""
 
     batch: Callable[[], Sequence[Any]] | None = None
     weights: Callable[[], Iterable[Any]] | None = None
     gradients: Callable[[], Iterable[Any]] | None = None
     precision: str | None = None
-    writable: bool = False
 
 
 class Session(Protocol):

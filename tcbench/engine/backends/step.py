@@ -80,7 +80,7 @@ class Step:
 
     def probes(self) -> Probes:
         """Return the functions by which checks see the step's arrays."""
-        return Probes(self.batch, self.weights, self.gradients, self.precision, writable=True)
+        return Probes(self.batch, self.weights, self.gradients, self.precision)
 
 
 def _by_phase(amounts: float | Mapping[str, float]) -> Mapping[str, float]:

@@ -101,7 +101,7 @@ class TrialChecks:
             constant = warmup_loss == last_loss and all(self._step() == last_loss for _ in range(4))
             cause = "cached output" if "weights" in checks else "cached output, or no training"
             checks["loss"] = f"{cause}: the loss is {last_loss:g} after every step" * constant
-        if self._probes.writable and self._probes.batch is not None:
+        if self._cell.is_own and self._probes.batch is not None:
             checks |= sensitivity_checks(self._session, self._probes, self._cell.batch_size)
         return checks
 
