@@ -33,24 +33,21 @@ def rate_problem(cell: Cell, measured: Measurement, device_name: str, precision:
 
 
 def _limits(device: str, device_name: str, precision: str | None) -> tuple[float, float]:
-    """Return the most FLOP/s and bytes/s of a device, infinite if they are unknown. Bytes come from the first cache:
-    192 per clock and core (two loads and a store of 64), 128 per clock and multiprocessor since Volta."""
+    """Return the most FLOP/s and bytes/s of a device, infinite if they are unknown.
+
+    A core has two vector units with fused multiply-add, and AMX's tiles for 16 bits and less (Intel 64 and IA-32
+    Architectures Optimization Reference Manual). Bytes come from the first cache: 192 per clock and core (two loads and
+    a store of 64), 128 per clock and multiprocessor since Volta."""
     if kind_of(device).is_host:
         clocks_s = _HIGHEST_CLOCK_HZ * (math.ceil(machine.cpu_quota()) or machine.usable_cpus())
-        return clocks_s * _cpu_flops_per_clock(precision), clocks_s * 192
+        flags = machine.cpu_flags()
+        fp32 = 32 if "avx" in flags and "avx512f" not in flags else 64
+        narrow = 2048 if "amx_tile" in flags else 4 * fp32
+        return clocks_s * {"float64": fp32 // 2, "float32": fp32}.get(precision or "", narrow), clocks_s * 192
     card = next((card for card in map(gpus.load, gpus.NAMES) if card.device_name == device_name), None)
     if card is None or kind_of(device).simulates:
         return math.inf, math.inf
     peak = peak_rates(card).peak_flops_s
-    narrow = {"float8": 2, None: 4}.get(precision, 1) * peak("fp16")
-    flops_s = {"float64": peak("fp32"), "float32": peak("tf32")}.get(precision or "", narrow)
+    highest = {"float8": 2, None: 4}.get(precision, 1) * peak("fp16")
+    flops_s = {"float64": peak("fp32"), "float32": peak("tf32")}.get(precision or "", highest)
     return flops_s, 128 * card.multiprocessors * card.sm_clock_hz
-
-
-def _cpu_flops_per_clock(precision: str | None) -> int:
-    """Return the most FLOPs of a core per clock: two vector units with fused multiply-add, and AMX's tiles for 16 bits
-    and less (Intel 64 and IA-32 Architectures Optimization Reference Manual)."""
-    flags = machine.cpu_flags()
-    fp32 = 32 if "avx" in flags and "avx512f" not in flags else 64
-    narrow = 2048 if "amx_tile" in flags else 4 * fp32
-    return {"float64": fp32 // 2, "float32": fp32}.get(precision or "", narrow)

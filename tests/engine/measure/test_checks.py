@@ -198,24 +198,21 @@ def divided(layer: Linear) -> None:
     layer.gradient = sum(layer.pool.map(lambda part: layer.x[part::4].T @ layer.error[part::4], range(4)))
 
 
-def in_background(run):
-    threading.Thread(target=run, daemon=True).start()
-
-
-def prefetched(layer: Linear) -> None:
+def beside_thread(layer: Linear, work, load=load) -> None:
+    """Start a thread in the first step that repeats `work` until the measurement is over."""
     if not next(layer.number):
-        in_background(lambda: [layer.queue.put(layer.samples(N)) for _ in iter(layer.over.is_set, True)])
-    layer.x = layer.queue.get()
-
-
-def beside_a_spinning_thread(layer: Linear) -> None:
-    if not next(layer.number):
-        in_background(lambda: [sum(range(1000)) for _ in iter(layer.over.is_set, True)])
+        threading.Thread(target=lambda: [work(layer) for _ in iter(layer.over.is_set, True)], daemon=True).start()
     load(layer)
 
 
-TRANSPOSED = Linear()
-COPIED = Linear()
+PREFETCHED = functools.partial(
+    beside_thread,
+    work=lambda layer: layer.queue.put(layer.samples(N)),
+    load=lambda layer: setattr(layer, "x", layer.queue.get()),
+)
+
+
+TRANSPOSED, COPIED = Linear(), Linear()
 
 
 @pytest.mark.parametrize(
@@ -232,8 +229,8 @@ COPIED = Linear()
         (TRANSPOSED, {"batch": lambda: [TRANSPOSED.x.T]}),
         (COPIED, {"batch": lambda: [COPIED.x.copy()]}),
         (Linear(backward=divided), {}),
-        (Linear(io=prefetched), {}),
-        (Linear(io=beside_a_spinning_thread), {}),
+        (Linear(io=PREFETCHED), {}),
+        (Linear(io=functools.partial(beside_thread, work=lambda layer: sum(range(1000)))), {}),
     ],
 )
 def test_an_odd_honest_step_passes(layer, facts):
