@@ -7,6 +7,7 @@ the environment variable `TCBENCH_STEPS` names a Unix socket, over which the pro
 import contextlib
 import itertools
 import json
+import math
 import os
 import socket
 import sys
@@ -29,13 +30,14 @@ _REPORT_S = 0.5
 def steps(loader: Any, items: Any = None, unit: str = "samples", every: int = 1, name: str = "train") -> Any:
     """Return `loader` unchanged, or, under `tcbench run`, a proxy for it whose iteration times the steps.
 
-    - `items`: what a batch counts, a number or a function of a batch that returns one. It is called once, outside the
-      timed steps. Default: the loader's `batch_size`, or else the scenario's.
+    - `items`: how many samples or tokens a batch holds: a number, or a function of a batch that returns it. It is
+      called once, outside the timed steps. Default: the loader's `batch_size`, or else the scenario's.
     - `unit`: the noun for the items. One that you name must be the scenario's `unit` too.
     - `every`: the number of batches in a step, for gradient accumulation.
     - `name`: the name of the loop. tcbench measures the loop `train` unless the scenario names another one.
 
-    After the last step to be measured the iteration raises SystemExit(0)."""
+    After the last step to be measured the iteration raises SystemExit(0). Raises TypeError or ValueError for arguments
+    that are none of these."""
     if SOCKET not in os.environ:
         return loader
     if name not in _markers:  # a program may call this function anew for each epoch
@@ -44,9 +46,11 @@ def steps(loader: Any, items: Any = None, unit: str = "samples", every: int = 1,
 
 
 def phase(name: str, counted: bool = True) -> contextlib.AbstractContextManager[object]:
-    """Return a context whose time in a step is reported as the phase `name`. With `counted=False` it is left out of the
-    step, such as an evaluation. The time in an inner phase does not count for the outer one."""
+    """Return a context whose time in a step is reported as the phase `name`. With `counted=False` its time is left out
+    of the step, e.g. for an evaluation. The time in an inner phase does not count for the outer one."""
     marker = StepMarker.running
+    if marker is not None and not (isinstance(name, str) and name):
+        raise TypeError(f"tcbench.phase: expected a name, got {name!r}")
     return _NOTHING if marker is None else _Phase(marker, name if counted else None)
 
 
@@ -66,8 +70,25 @@ class _MeasuredLoader:
     def __len__(self) -> int:
         return len(self._loader)
 
+    def __bool__(self) -> bool:
+        return bool(self._loader)
+
     def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):  # asked for while an object is copied, before it has a loader
+            raise AttributeError(name)
         return getattr(self._loader, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name.startswith("_"):
+            object.__setattr__(self, name, value)
+        else:
+            setattr(self._loader, name, value)
+
+    def __copy__(self) -> "_MeasuredLoader":
+        return _MeasuredLoader(self._loader, self._marker)
+
+    def __reduce__(self) -> Any:
+        return _identity, (self._loader,)  # another process gets the loader
 
     def __getitem__(self, key: Any) -> Any:
         return self._loader[key]
@@ -81,6 +102,7 @@ class _MeasuredLoader:
 
     def __iter__(self) -> Iterator[Any]:
         batches = iter(self._loader)
+        self._marker.begin_epoch()
         try:
             while True:
                 if self._marker.next_batch() and not self._marker.goes_on:
@@ -93,6 +115,11 @@ class _MeasuredLoader:
                 yield batch
         finally:
             self._marker.pause()
+
+
+def _identity(loader: Any) -> Any:
+    """Return the loader."""
+    return loader
 
 
 class StepMarker:
@@ -110,8 +137,12 @@ class StepMarker:
     def __init__(
         self, name: str = "train", items: Any = None, unit: str = "samples", every: int = 1, loader: Any = None
     ) -> None:
-        if every < 1:
-            raise ValueError(f"every: expected a number of batches of at least 1, got {every!r}")
+        if not (isinstance(name, str) and isinstance(unit, str)):
+            raise TypeError(f"tcbench.steps: name and unit: expected texts, got {name!r} and {unit!r}")
+        if not isinstance(every, int) or every < 1:
+            raise ValueError(f"tcbench.steps: every: expected a whole number of batches of at least 1, got {every!r}")
+        if items is not None and not callable(items):
+            _count(items, None)
         self._name, self._unit = name, unit
         self.items, self.batches_per_step, self.loader = items, every, loader
         self._connection: _Connection | None = None
@@ -147,6 +178,11 @@ class StepMarker:
     def _finished(self) -> int:
         """The number of finished steps."""
         return len(self._done) // 3
+
+    def begin_epoch(self) -> None:
+        """Check that no other iteration is within a step. Raises RuntimeError: the steps would be mixed up."""
+        if self._in_step and self.measuring:
+            raise RuntimeError(f"tcbench.steps: two loops named {self._name!r} run at once: give each a name=")
 
     def next_batch(self) -> bool:
         """Mark that the loop requests its next batch: this ends the running step, and another one begins. Return True
@@ -193,7 +229,7 @@ class StepMarker:
             self._report()
 
     def enter(self, name: str | None, now: int | None = None) -> None:
-        """Begin a phase in the running step, inside any phase that has begun; None is time to leave out."""
+        """Begin a phase in the running step, inside any phase that has begun. Time in the phase None is left out."""
         self._close_span(self._clock.mark() if now is None else now)
         if name not in self._names:
             self._names.append(name)
@@ -274,7 +310,8 @@ class StepMarker:
         synchronised_ns = time.perf_counter_ns()
         pass_ns = synchronised_ns - clock.ns[self._done[3 * self._warm_up_steps]]
         over = {"finished": self._finished, "left_out_s": max(0.0, (pass_ns - self._in_steps_ns) * 1e-9)}
-        connection.tell("advance", **over, step_s=None, waits=False)  # the result of many steps takes long to send
+        # The result of many steps takes long to send.
+        connection.tell("advance", **over, step_s=None, waits=False, resident_bytes=_peak_resident_bytes())
         connection.tell(
             "result",
             warm_up=self._warm_up_steps,
@@ -291,7 +328,8 @@ class StepMarker:
 
 
 class _Clock:
-    """Marks of the host's time and, from `use_device` on, events in the GPU's current stream. A mark is a number."""
+    """Marks of the host's time and, from `use_device` on, events in the GPU's current stream. A mark is its index in
+    `ns`."""
 
     def __init__(self) -> None:
         self.ns = array("q")
@@ -360,8 +398,22 @@ class _Connection:
 
 
 def _count(items: Any, batch: Any) -> float | None:
-    """Return what a batch counts: `items`, or what it returns for the batch; None if unknown."""
-    return None if items is None else float(items(batch) if callable(items) else items)
+    """Return how many items a batch holds: `items`, or what it returns for the batch; None if unknown. Raises
+    ValueError unless it is a finite number above 0."""
+    if items is None:
+        return None
+    count = items(batch) if callable(items) else items
+    with contextlib.suppress(TypeError, ValueError):
+        if 0 < float(count) < math.inf:
+            return float(count)
+    raise ValueError(f"tcbench.steps: items: expected a number above 0, got {count!r}")
+
+
+def _peak_resident_bytes() -> int:
+    """Return the peak resident memory of this process (VmHWM); 0 if it is unknown."""
+    with contextlib.suppress(OSError, ValueError, StopIteration), open("/proc/self/status", encoding="utf-8") as lines:
+        return 1024 * int(next(line for line in lines if line.startswith("VmHWM")).split()[1])
+    return 0
 
 
 def _positive_int(number: Any) -> int | None:

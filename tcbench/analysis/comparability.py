@@ -35,6 +35,7 @@ FACETS: Mapping[str, str] = {
 _IDENTITY = ("scenario", "backend", "config", "rungs", "batch_size", "ranks", "unit", "base")
 _FACET_OF = {"input": "input", "measure": "measure", "device": "gpu"}
 _DECODING = ("input", "decoding")
+_STEP = ("measure", "a step is")
 
 FactValues = Mapping[tuple[str, str], str]
 """The value of each fact, by facet and name of the fact."""
@@ -123,7 +124,7 @@ def _stacks(runs: Mapping[str, Sequence[Record]], allow: Collection[str]) -> dic
     stacks: list[dict[tuple[str, str], dict[str, None]]] = []
     stack_of: dict[str, int] = {}
     for run, records in runs.items():
-        cell_facts = {_DECODING, *(key for cell in {r.cell for r in records} for key in _cell_facts(cell))}
+        cell_facts = {_DECODING, _STEP, *(key for cell in {r.cell for r in records} for key in _cell_facts(cell))}
         recorded = dict(values(records))
         if "libraries" not in allow:
             packages = ((r.cell.key, r.environment.packages) for r in records if r.environment)
@@ -181,7 +182,7 @@ def values(records: Iterable[Record]) -> Values:
             (record.environment, _environment_facts),
             (record.gpu and record.gpu.state, _gpu_state_facts),
             # Older records do not name the decoding: GPU trials interpolated chroma then, as decoders on the host do.
-            (record.measurement, lambda measured: {_DECODING: measured.decoding or "as on the host"}),
+            (record.measurement, lambda m: {_DECODING: m.decoding or "as on the host", _STEP: m.step_kind or ""}),
         )
         for part, facts_of in parts:
             if part is not None and id(part) not in seen:

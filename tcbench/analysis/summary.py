@@ -58,6 +58,7 @@ class CellSummary:
     - `flops`: FLOPs of a step on all ranks, as declared by the step's author.
     - `epoch_first_s`: the mean of the first steps of epochs, which are not counted; `startup_s`: a program's time
       outside of its steps. Both are None unless a program's trials tell them.
+    - `counts_runs`: a step is a run of a program that marks none; `processes`: those of a program that mark steps.
     - `tuning_budgets_s`: the time limits for tuning cuDNN's plans, ascending.
     - `doubts`: reasons why the result may not be true."""
 
@@ -87,6 +88,8 @@ class CellSummary:
     outlier: Outlier | None = None
     epoch_first_s: float | None = None
     startup_s: float | None = None
+    counts_runs: bool = False
+    processes: int = 1
     doubts: tuple[str, ...] = ()
 
     @property
@@ -317,6 +320,8 @@ def _summary(
         outlier=_outlier(log_rates),
         epoch_first_s=_mean(m.epoch_first_s for m in measured),
         startup_s=_mean(m.startup_s for m in measured),
+        counts_runs=any(m.runs and m.startup_s is None for m in measured),
+        processes=max(1, len(measured[0].ranks)) if cell.command else 1,
     )
 
 

@@ -117,6 +117,11 @@ class Child:
 
         threading.Thread(target=wait, daemon=True).start()
 
+    @property
+    def pid(self) -> int:
+        """The command's process id."""
+        return self._process.pid
+
     def fileno(self) -> int:
         """Return a file descriptor that becomes readable when the command has ended."""
         return self._ended

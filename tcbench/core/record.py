@@ -36,7 +36,7 @@ Bytes = Annotated[int, Meta(ge=0, le=2**60)]
 
 InputKind = Literal["generated", "folder", "synthetic", "modelled", "own"]
 
-UnitName = Annotated[str, Meta(pattern=r"^\w[\w -]{0,31}$")]
+UnitName = Annotated[str, Meta(pattern=r"^\w[\w -]{0,31}\Z")]
 """The plural noun for the elements of a batch, such as "images"."""
 
 
@@ -405,6 +405,13 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True):
         """The mean time of an epoch's first step, of those not counted for it; None without any."""
         firsts_s = [self.step_times_s[place] for place in self.epoch_starts or ()]
         return statistics.fmean(firsts_s) if firsts_s else None
+
+    @property
+    def step_kind(self) -> str | None:
+        """How the steps of a user's program were found; None for other measurements."""
+        if not self.runs:
+            return None if self.items is msgspec.UNSET else "marked in its loop"
+        return "the difference of two runs" if self.runs[-2][0] else "a run of the program"
 
     @property
     def startup_s(self) -> float | None:

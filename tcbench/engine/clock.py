@@ -39,18 +39,13 @@ def peak_resident_bytes() -> int:
     and the peak of the largest ended child. That child counts only if its peak exceeds this process's, because a
     child's `ru_maxrss` starts at its parent's peak (Linux keeps the larger value in exec)."""
     own_bytes = _sum_bytes(_STATUS, "VmHWM") or _peak_bytes(resource.RUSAGE_SELF)
-    ended_bytes = peak_bytes_of_ended_children()
+    ended_bytes = _peak_bytes(resource.RUSAGE_CHILDREN)
     return own_bytes + _private_bytes_of_children(os.getpid()) + (ended_bytes if ended_bytes > own_bytes else 0)
 
 
 def peak_bytes_of(pid: int) -> int:
     """Return the peak resident memory of a living process, and the private memory that its children have now."""
     return _sum_bytes(Path(f"/proc/{pid}/status"), "VmHWM") + _private_bytes_of_children(pid)
-
-
-def peak_bytes_of_ended_children() -> int:
-    """Return the peak resident memory of the largest ended child of this process."""
-    return _peak_bytes(resource.RUSAGE_CHILDREN)
 
 
 def _private_bytes_of_children(pid: int) -> int:

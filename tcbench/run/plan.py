@@ -102,7 +102,8 @@ def make(scenario: Scenario, selection: Selection, device: Device, *, remote: bo
         raise SelectionError(f"--host-speed needs a simulated device; {device.name} is real")
     for config in scenario.configs:  # a spelling mistake in the file is an error, not a skipped cell
         if wrong := backend_problem(config.backend) or backend(config.backend).RUNGS.problem(config.rungs):
-            raise ScenarioError(f"{scenario.path}: config '{config.name}': {wrong}")
+            remedy = "; a program of your own needs a command" if wrong.startswith("unknown rung") else ""
+            raise ScenarioError(f"{scenario.path}: config '{config.name}': {wrong}{remedy}")
     changes = {"target": selection.target, "max_time_s": selection.max_time_s}
     changes = {name: value for name, value in changes.items() if value is not None}
     if commands and scenario.measure.max_time_s is msgspec.UNSET:

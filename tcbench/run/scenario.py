@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import re
 import shlex
 import tomllib
 from collections.abc import Callable
@@ -43,6 +44,9 @@ SUFFIX = ".toml"
 
 DEFAULT_MODEL = "resnet50"
 """The model of a scenario that names none."""
+VALUES = ("batch_size", "ranks", "seed", "steps")
+"""The values that a command contains as {name}."""
+
 OWN_MODEL = "own"
 """Stands for the model's name if the user's own step has none."""
 
@@ -183,6 +187,8 @@ def _checked(path: Path, raw: dict[str, Any], *, inherits_claims: bool = False) 
         if any(config.name == other.name for other in configs[:place]):
             raise ScenarioError(
                 f"{path}: backend: two backends have a config '{config.name}'; expected different names"
+                if config.command is None
+                else f"{path}: config: two configs are named '{config.name}'; expected different rungs"
             )
     if not configs:
         raise ScenarioError(f"{path}: ladder: expected at least one [[ladder]] or [[config]]")
@@ -277,7 +283,7 @@ def _single(path: Path, place: int, table: ConfigSection) -> Config:
     """Return the config of a table [[config]]. Raises ScenarioError for keys that contradict each other."""
     key = f"{path}: config[{place}]"
     if table.command is None:
-        for name in ("environment", "branch"):
+        for name in ("environment", "branch", "loop"):
             if getattr(table, name):
                 raise ScenarioError(f"{key}.{name}: only a config with a command has one")
         if table.backend == COMMAND_BACKEND:
@@ -286,12 +292,23 @@ def _single(path: Path, place: int, table: ConfigSection) -> Config:
     if table.backend != DEFAULT_BACKEND:
         raise ScenarioError(f"{key}: expected either a backend or a command, got both")
     try:
-        has_words = bool(shlex.split(table.command))
+        words = shlex.split(table.command)
     except ValueError as error:
         raise ScenarioError(f"{key}.command: {str(error).lower()}: expected the words of a command line") from None
-    if not has_words:
+    if not words:
         raise ScenarioError(f"{key}.command: expected the words of a command line, got {table.command!r}")
-    command = Command(line=table.command, environment=tuple(sorted(table.environment.items())), loop=table.loop)
+    if symbols := {*words} & {"|", ">", ">>", "<", "&&", "||", ";", "&", "2>&1"}:
+        raise ScenarioError(
+            f"{key}.command: no shell runs it, so '{min(symbols)}' is a mere word: sh -c '...' runs one"
+        )
+    for name in re.findall(r"{([a-z_]+)}", table.command):
+        if name not in VALUES:
+            raise ScenarioError(f"{key}.command: unknown value {{{name}}}; {hint(name, VALUES)}")
+    for name in table.environment:
+        if not re.fullmatch("(?!TCBENCH_)[A-Za-z_][A-Za-z0-9_]*", name):
+            raise ScenarioError(f"{key}.environment: expected the names of variables of the program, got {name!r}")
+    variables = tuple(sorted(table.environment.items()))
+    command = Command(line=table.command, environment=variables, loop=table.loop or "train")
     return Config(COMMAND_BACKEND, tuple(table.rungs), command=command, branch=table.branch)
 
 

@@ -85,7 +85,7 @@ class ConfigSection(msgspec.Struct, frozen=True, kw_only=True):
     command: Name | None = None
     environment: dict[str, str] = {}
     branch: Name | None = None
-    loop: Name = "train"
+    loop: Name | None = None
 
 
 class AblationTable(msgspec.Struct, frozen=True, kw_only=True):

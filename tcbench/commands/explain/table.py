@@ -103,6 +103,8 @@ def advice_columns(explanations: Sequence[Explanation]) -> tuple[Column[Explanat
         "expected": lambda row: (gain := row.advice or row.undecided) and gain.expected,
         ran: lambda row: (gain := row.advice or row.undecided) and gain.measured_images_per_s,
     }
+    if all(row.summary.cell.is_own and not row.advice and not row.undecided for row in explanations):
+        return ()  # no rung is known for the user's own code, and phases need the room
     return (
         Column("next", lambda row: row.bottleneck and _next_rung(row), wraps=True),
         *(Column(heading, figure, RATE) for heading, figure in rates.items() if any(map(figure, explanations))),

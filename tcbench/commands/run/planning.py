@@ -85,7 +85,7 @@ def plan_line(plan: Plan) -> str:
         + (f" ({skipped} skipped)" if skipped else "")
         + ("" if cell.input.kind == "own" else images)
         + (f", {counted(cell.threads, 'thread')}" if cell.threads else "")
-        + (" per rank" if any(p.cell.ranks > 1 for p in plan.cells) else "")
+        + (" per rank" if cell.threads and any(p.cell.ranks > 1 for p in plan.cells) else "")
     )
 
 

@@ -80,6 +80,10 @@ def footnotes(summaries: Sequence[CellSummary]) -> list[str]:
         if summary.epoch_first_s is not None:
             first = milliseconds(summary.epoch_first_s)
             lines.append(f"{summary.cell.label}: the first step of an epoch takes {first}; it is not counted.")
+        if summary.counts_runs:
+            lines.append(Caution(f"{summary.cell.label}: the program marks no steps: a step is one run of it."))
+        if summary.processes > summary.cell.ranks:
+            lines.append(f"{summary.cell.label}: {summary.processes} processes train; the rate is that of all.")
         if summary.startup_s is not None:
             lines.append(f"{summary.cell.label}: a run takes {summary.startup_s:.3g} s besides its steps.")
     budgets_s = sorted({budget_s for summary in summaries for budget_s in summary.tuning_budgets_s})

@@ -63,7 +63,13 @@ _LEAST_RUNS = 2
 _LAST_WORDS_S = 1.0
 """Seconds of silence after which a connection that outlives the program is given up."""
 
-_END_S = 60.0
+_SAMPLING_S = 0.1
+"""Seconds between two readings of the memory of a program that marks no steps."""
+
+_OTHER_LOOPS_S = 30.0
+"""Seconds after which a program with other loops fails if it has not begun the one that the config names."""
+
+_END_S = 15.0
 """Seconds that a program may take to end after its last measured step. Then it is killed."""
 
 
@@ -73,8 +79,8 @@ _decoder = msgspec.json.Decoder(LoopMessage)
 class _Loop:
     """A loop in one of the program's processes, which sends lines of JSON over a connection.
 
-    - `introduction`, `result`: its first and its last message, None before.
-    - `finished`: the number of its finished steps; `step_s`: the time of one of them.
+    - `introduction`, `result`: its first and its last message; None until they arrive.
+    - `finished`: the number of its finished steps; `step_s`: the time of the last one that it reported.
     - `ended_s`: when its last step ended, by `time.monotonic`; 0 before. `peak_bytes`: the peak memory of its process.
     - `waiting`: it waits for an answer; `closed`: its connection has ended."""
 
@@ -122,8 +128,8 @@ class _Loop:
 
 @dataclass
 class _Run:
-    """A run of the program: its duration in seconds, all connections, the measured loops, the names of others, and the
-    number of steps in a block (0: undivided) and of all timed steps."""
+    """A run of the program: its duration in seconds, all connections, the measured loops, the names of others, the
+    number of steps in a block (0: undivided) and of all timed steps, and whether it had to be killed at the end."""
 
     elapsed_s: float = 0.0
     connections: list[_Loop] = field(default_factory=list)
@@ -131,12 +137,13 @@ class _Run:
     other_names: list[str] = field(default_factory=list)
     block: int = 0
     steps: int = 0
+    killed: bool = False
 
 
 def measure(cell: Cell, command: Command, environment: Environment, listen: Listen) -> tuple[Measurement, Environment]:
     """Run and measure a cell's program. Return the measurement, and the environment with what the program reported.
 
-    Without a known number of steps this is a pilot: it takes few steps and sends the number for the trials. Raises
+    If the number of steps is unknown, this is a pilot: a few steps, from which it derives and sends the number. Raises
     ProgramError."""
     count = cell.measure.steps or int(os.environ.get(messages.STEP_COUNT, "0"))
     program = _Program(cell, command, count, listen)
@@ -147,6 +154,9 @@ def measure(cell: Cell, command: Command, environment: Environment, listen: List
         return program.measured_by_runs(run), environment
     results = program.results_of(run)
     measurement = marked_steps.measurement(cell, results, run.block or run.steps)
+    if run.killed:
+        doubt = f"killed {_END_S:.0f} s after its last step, since it did not end"
+        measurement = msgspec.structs.replace(measurement, checks={"end": doubt})
     program.send_count(statistics.median(measurement.counted_times_s), cell.measure.min_timed_steps)
     return measurement, marked_steps.with_reports(environment, [result.marked for result in results])
 
@@ -157,6 +167,7 @@ class _Program:
     def __init__(self, cell: Cell, command: Command, count: int, listen: Listen) -> None:
         self._cell, self._command, self._count, self._listen = cell, command, count, listen
         self._in_turns = pipe.alternates()
+        self._peak_bytes = 0  # of a program without marks
         self._folder = _folder(command.revision)
         self._warm_up = cell.measure.min_warmup_steps
         if count:
@@ -177,14 +188,14 @@ class _Program:
                     f"the command `{words[0]}` cannot be started: {error.strerror}; is its environment active?"
                 ) from None
             try:
-                ended_by_tcbench = self._serve(run, child, listening)
+                run.killed = self._serve(run, child, listening)
             finally:
                 child.kill()
                 for loop in run.connections:
                     loop.close()
             run.elapsed_s = child.elapsed_s
             last_line = child.last_line()
-        if child.code and not ended_by_tcbench:
+        if child.code and not run.killed:
             how = f"exit code {child.code}" if child.code > 0 else f"killed by signal {-child.code}"
             hint = _NOT_INSTALLED if "No module named 'tcbench'" in last_line else ""
             raise ProgramError(f"the program failed ({how}): {last_line or 'it printed nothing'}{hint}")
@@ -193,10 +204,15 @@ class _Program:
     def _serve(self, run: _Run, child: Child, listening: socket.socket) -> bool:
         """Exchange messages with the program until it ends. Return whether it had to be killed because it did not end
         after its last measured step."""
+        began_s = time.monotonic()
         while child.code is None:
             open_loops = [loop for loop in run.connections if not loop.closed]
             sources: list[Any] = [listening, child, *open_loops]
-            ready = select.select(sources, [], [], 1.0)[0]
+            ready = select.select(sources, [], [], 1.0 if run.loops else _SAMPLING_S)[0]
+            if not run.loops:
+                self._peak_bytes = max(self._peak_bytes, clock.peak_bytes_of(child.pid))
+                if run.other_names and time.monotonic() - began_s > _OTHER_LOOPS_S:
+                    raise self._no_such_loop(run)
             if listening in ready:
                 run.connections += _accepted(listening)
             for loop in open_loops:
@@ -231,7 +247,8 @@ class _Program:
                 if not any(other.ended_s for other in run.loops):
                     self._listen(Stepped("profiled", 0, loop.step_s, facts_s=left_out_s))
                 loop.ended_s = time.monotonic()
-                loop.peak_bytes = clock.peak_bytes_of(loop.introduction.pid) if loop.introduction else 0
+                seen_bytes = clock.peak_bytes_of(loop.introduction.pid) if loop.introduction else 0
+                loop.peak_bytes = max(message.resident_bytes, seen_bytes)  # 0 if the process has ended
             case Advance():
                 loop.finished, loop.waiting = message.finished, message.waits
                 loop.step_s = message.step_s or loop.step_s
@@ -276,7 +293,7 @@ class _Program:
         return block, block * math.ceil(counted / (block - 1))
 
     def _check(self, loop: Introduction) -> None:
-        """Raise ProgramError if a loop counts something else than the scenario says."""
+        """Raise ProgramError if a loop's unit or batch size differs from the scenario's."""
         cell = self._cell
         if loop.unit not in (cell.unit, _DEFAULT_UNIT):
             raise ProgramError(
@@ -309,25 +326,31 @@ class _Program:
         if len(results) < len(run.loops):
             finished = min(loop.finished for loop in run.loops)
             needed = self._warm_up + (run.steps or 1 + (self._count or _PILOT_STEPS))
+            fitting = min(finished - cell.measure.min_warmup_steps, int(finished / 1.1)) - 1
+            remedy = f", or write steps = {fitting} under [measure]" if fitting > 0 else ""
             raise ProgramError(
-                f"the program took {finished} steps and ended; this trial needs {needed}: let it train longer, or "
-                f"write steps = {max(1, finished - self._warm_up - 1)} under [measure]"
+                f"the program reported {finished} steps and ended; this trial needs {needed}: let it train longer"
+                f"{remedy}"
             )
         if cell.ranks > 1 and len(results) != cell.ranks:
             raise ProgramError(
-                f"{len(results)} of {cell.ranks} ranks train: the command itself starts them, e.g. by torchrun "
-                "--nproc-per-node {ranks}"
+                f"{len(results)} processes train, but the cell has {cell.ranks} ranks: the command itself starts them, "
+                "e.g. by torchrun --nproc-per-node {ranks}"
             )
         return results
+
+    def _no_such_loop(self, run: _Run) -> ProgramError:
+        """Return the error that the program has loops, but not the one that the config names."""
+        return ProgramError(
+            f"the program has no loop '{self._command.loop}', only '{run.other_names[0]}' (`name` of "
+            f'tcbench.steps): write loop = "{run.other_names[0]}" into the config'
+        )
 
     def measured_by_runs(self, first: _Run) -> Measurement:
         """Return the measurement of a program without marked steps: each step is a run. The first is not counted, since
         files are read from the disk then. Raises ProgramError."""
         if first.other_names:
-            raise ProgramError(
-                f"the program has no loop '{self._command.loop}', only '{first.other_names[0]}' (`name` of "
-                f'tcbench.steps): write loop = "{first.other_names[0]}" into the config'
-            )
+            raise self._no_such_loop(first)
         runs_s = [first.elapsed_s]
         self._listen(Stepped("timed", 0, runs_s[0]))
         while len(runs_s) < 1 + (self._count or 1):
@@ -335,7 +358,7 @@ class _Program:
             self._listen(Stepped("timed", len(runs_s) - 1, runs_s[-1]))
         self._listen(Stepped("profiled", 0, runs_s[-1]))
         self.send_count(runs_s[-1])
-        return _measurement_of_runs(runs_s, [(0, run_s) for run_s in runs_s])
+        return _measurement_of_runs(runs_s, [(0, run_s) for run_s in runs_s], self._peak_bytes)
 
     def measured_by_lengths(self) -> Measurement:
         """Return the measurement of a program whose command contains `{steps}`: two runs of different lengths give the
@@ -359,7 +382,7 @@ class _Program:
         self._listen(Stepped("profiled", 0, step_s))
         self.send_count(step_s)
         runs = [(short, first_s), (short, short_s), (short + more, long_s)]
-        return _measurement_of_runs([first_s / short, step_s], runs)
+        return _measurement_of_runs([first_s / short, step_s], runs, self._peak_bytes)
 
 
 _CLEARLY_LONGER = 1.5
@@ -370,7 +393,7 @@ _DEFAULT_UNIT = "samples"
 _NOT_INSTALLED = "; install tcbench into the environment of the command"
 
 
-def _measurement_of_runs(steps_s: Sequence[float], runs: Sequence[tuple[int, float]]) -> Measurement:
+def _measurement_of_runs(steps_s: Sequence[float], runs: Sequence[tuple[int, float]], peak_bytes: int) -> Measurement:
     """Return the measurement of complete runs from their step times, of which the first is not counted."""
     return Measurement(
         warmup_times_s=(),
@@ -380,7 +403,7 @@ def _measurement_of_runs(steps_s: Sequence[float], runs: Sequence[tuple[int, flo
         stopped_by="budget",
         phases=(PhaseTimes(name="program", host_s=tuple(steps_s[1:])),),
         runs=tuple(runs),
-        peak_memory_bytes=clock.peak_bytes_of_ended_children(),
+        peak_memory_bytes=peak_bytes,
         peak_memory_of="process",
         prefetch_depth=0,
         **UNREPORTED,

@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 import tcbench
+from tcbench.analysis import comparability
 from tcbench.core import messages
 from tcbench.core.messages import Piloted, Stepped
 from tcbench.core.record import Command, Input, MeasureSettings
@@ -166,13 +167,24 @@ def test_a_program_may_go_on_after_its_last_step(measured):
 @pytest.mark.parametrize(
     ("body", "command", "says"),
     [
-        (EPOCHS.replace("range(100)", "range(1)"), {}, r"took 5 steps and ended; this trial needs 9: .* steps = 2 "),
+        (
+            EPOCHS.replace("range(100)", "range(1)"),
+            {},
+            r"reported 5 steps and ended; this trial needs 9: .* steps = 2 ",
+        ),
         ("print('before')\nsys.exit('bad  flag')", {}, r"the program failed \(exit code 1\): bad  flag"),
         ("os.kill(os.getpid(), 9)", {}, r"killed by signal 9\): it printed nothing"),
         ("import nothing_such", {}, "No module named 'nothing_such'"),
         (EPOCHS.replace("Loader()", "Loader(), unit='tokens'"), {}, 'write unit = "tokens" into the scenario'),
         (EPOCHS.replace("Loader()", "Loader(), every=3"), {}, "batch size is 8 x 3 batches, the scenario's 8"),
         (EPOCHS, {"loop": "gan"}, "no loop 'gan', only 'train'"),
+        (EPOCHS.replace("Loader()", "Loader(), items=-1"), {}, "items: expected a number above 0, got -1"),
+        (EPOCHS.replace("Loader()", "Loader(), items=lambda _: 'x'"), {}, "items: expected a number above 0, got 'x'"),
+        (EPOCHS.replace("Loader()", "Loader(), every=2.5"), {}, "every: expected a whole number of batches"),
+        (EPOCHS.replace("Loader()", "Loader(), name=5"), {}, "name and unit: expected texts, got 5"),
+        (EPOCHS.replace('"copy"', "3"), {}, "tcbench.phase: expected a name, got 3"),
+        (EPOCHS.replace("spend(7)", "list(tcbench.steps([1]))"), {}, "two loops named 'train' run at once: give each"),
+        (EPOCHS.replace("Loader()", "[]"), {}, "reported 0 steps and ended"),
         (EPOCHS.replace("Loader()", "Loader(), items=8, every=5"), {}, "each epoch has one step"),
     ],
 )
@@ -251,6 +263,21 @@ def test_a_gpu_is_timed_by_events(measured):
         measured(body, environment=(("DEVICE_S", "0.5"),))
 
 
+def test_the_proxy_behaves_like_its_loader(measured):
+    body = """
+import copy, pickle
+loader = Loader()
+proxy = tcbench.steps(loader)
+proxy.epoch = 3
+assert (loader.epoch, proxy.batch_size, len(proxy), bool(proxy)) == (3, 8, 5, True)
+assert list(pickle.loads(pickle.dumps(proxy))) == list(range(5))
+assert len(copy.copy(proxy)) == 5
+"""
+    measurement, _ = measured(body + EPOCHS.replace("tcbench.steps(Loader())", "copy.copy(proxy)"))
+    assert measurement.peak_memory_bytes > 2**20
+    assert measurement.items == 8
+
+
 def test_a_forked_process_does_not_mark(measured):
     body = "loader = tcbench.steps(Loader())\nfor epoch in range(100):\n    for batch in loader:\n        spend(42)\n"
     body += (
@@ -312,6 +339,15 @@ def test_two_lengths_give_the_step_and_the_start(runs, monkeypatch):
     measurement, _ = program.measure(CELL, command, factories.make_environment(), heard.append)
     assert runs == [2, 2, 52]
     assert (measurement.counted_times_s, measurement.startup_s) == (pytest.approx([0.02]), pytest.approx(2.0))
+
+
+def test_a_run_is_no_marked_step(measured, runs):
+    of_runs = program._Program(CELL, Command(line="a.out"), 3, lambda _: None).measured_by_runs(program._Run())
+    records = [
+        factories.make_record(cell=CELL, measurement=m) for m in (of_runs, factories.make_measurement(items=8.0))
+    ]
+    (difference,) = comparability.differences(*(comparability.values([record]) for record in records))
+    assert difference.says == "a step is: a run of the program -> marked in its loop"
 
 
 def test_a_program_without_marks_is_measured_by_its_runs(runs, monkeypatch):
