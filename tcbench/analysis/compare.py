@@ -12,6 +12,7 @@ from typing import Literal
 
 from tcbench.analysis import comparability, noise, phase_tests, rounds, welch
 from tcbench.analysis.comparability import Difference
+from tcbench.analysis.machine_check import MachineCheck
 from tcbench.analysis.phase_tests import PhaseDecision, PhaseTrials, PhaseVerdict
 from tcbench.analysis.phases import by_phase
 from tcbench.analysis.stats import Interval, images_per_s, stall_s, typical
@@ -22,9 +23,19 @@ from tcbench.core.groups import grouped
 from tcbench.core.record import BUSY, STATUSES, THROTTLE_REASONS, Cell, Measurement, Record, Status, throttle_reasons
 from tcbench.core.stopping import relative_half_width
 
-Verdict = Literal["regression", "pass", "improved", "inconclusive", "missing", "new", "changed status", "not measured"]
+Verdict = Literal[
+    "regression",
+    "pass",
+    "improved",
+    "inconclusive",
+    "unstable",
+    "missing",
+    "new",
+    "changed status",
+    "not measured",
+]
 VERDICTS: tuple[Verdict, ...] = (
-    *("regression", "missing", "changed status", "inconclusive", "improved", "pass", "new", "not measured"),
+    *("regression", "missing", "changed status", "unstable", "inconclusive", "improved", "pass", "new", "not measured"),
 )
 """All verdicts, ordered by how much attention they need."""
 
@@ -47,6 +58,9 @@ ACCIDENTS: frozenset[Status] = frozenset({"crashed", "timeout"})
 
 _BROKEN: frozenset[Status] = frozenset({"oom", "failed"})
 
+_BY_FIGURES = ("regression", "pass", "improved", "inconclusive")
+"""Verdicts that follow from the figures of both sides."""
+
 _HARMLESS = ("idle", "application clocks", "sync boost", "display clocks")
 _THROTTLED = sum(bit for bit, name in THROTTLE_REASONS.items() if name not in _HARMLESS)
 
@@ -54,13 +68,14 @@ _THROTTLED = sum(bit for bit, name in THROTTLE_REASONS.items() if name not in _H
 @dataclass(frozen=True)
 class Metric:
     """A figure of one trial, such as its throughput in images/s. `says` is its name in words, and `read` returns the
-    figure of a record, or None if the record does not contain it."""
+    figure of a record, or None if the record does not contain it. `timed`: it depends on the machine's speed."""
 
     name: str
     says: str
     unit: str
     more_is_better: bool
     read: Callable[[Record], float | None]
+    timed: bool = True
 
 
 def _throughput(record: Record) -> float | None:
@@ -85,7 +100,7 @@ METRICS: Mapping[str, Metric] = {
     metric.name: metric
     for metric in (
         THROUGHPUT,
-        Metric("memory", "peak memory", "bytes", False, _memory),
+        Metric("memory", "peak memory", "bytes", False, _memory, timed=False),
         Metric("energy", "images per joule", "images/J", True, _energy),
     )
 }
@@ -261,6 +276,7 @@ class CellComparison:
 
     - `failing`: whether the verdict makes the comparison fail.
     - `estimate`: current / base with pooled noise (`tcbench.analysis.noise`); None unless both sides have two trials.
+    - `by_figures`: the verdict that `unstable` replaced; else None.
     - `why`: the reason for a verdict that does not follow from the ratio.
     - `more_trials`: how many more trials per side would decide an inconclusive cell (None: no sensible number).
     - `held_back`: the interval that keeps the cell inconclusive, if the 95% interval of `ratio` does not show why.
@@ -275,6 +291,7 @@ class CellComparison:
     current: Side | None
     verdict: Verdict
     failing: bool = False
+    by_figures: Verdict | None = None
     estimate: Estimate | None = None
     why: str | None = None
     more_trials: int | None = None
@@ -358,6 +375,7 @@ class Comparison:
 
     - `paired`: the number of cells that both sides have.
     - `notes`: facts on which the trials of a side disagree, and other remarks.
+    - `machine_check`: whether the machine stayed the same during a gate; None for runs that took no turns.
     - `power`: the statistical power by the first metric: the share of cells that would be called a regression if they
       were slower by `rule.slowdown`. None if no cell has a ratio.
     - `phase_power`: the share of phases in which a loss of `rule.slowdown` of the step would be detected. None if no
@@ -370,6 +388,22 @@ class Comparison:
     notes: tuple[str, ...] = ()
     power: float | None = None
     phase_power: float | None = None
+    machine_check: MachineCheck | None = None
+
+    def with_machine_check(self, check: MachineCheck) -> "Comparison":
+        """Return the comparison with the check of its machine. If that failed, cells judged by time are `unstable`."""
+        cells = (
+            replace(cell, verdict="unstable", by_figures=cell.verdict, failing=False)
+            if check.unstable and cell.verdict in _BY_FIGURES and cell.estimate and cell.metric.timed
+            else cell
+            for cell in self.cells
+        )
+        return replace(self, cells=tuple(cells), machine_check=check)
+
+    @property
+    def unstable(self) -> bool | None:
+        """Whether the machine changed during a gate; None if it was not checked."""
+        return self.machine_check.unstable if self.machine_check else None
 
     @property
     def verdicts(self) -> dict[Verdict, int]:
@@ -385,7 +419,7 @@ class Comparison:
     @property
     def inconclusive(self) -> bool:
         """Whether some cell could not be judged: its trials do not settle it, or it failed on both sides."""
-        return any(cell.verdict == "inconclusive" or cell.fails_on_both for cell in self.cells)
+        return any(cell.verdict in ("inconclusive", "unstable") or cell.fails_on_both for cell in self.cells)
 
     @property
     def unsettled(self) -> bool:

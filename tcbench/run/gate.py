@@ -18,10 +18,11 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
-from tcbench.analysis import rounds
+from tcbench.analysis import machine_check, rounds
 from tcbench.analysis.compare import (
     ACCIDENTS,
     METRICS,
+    THROUGHPUT,
     CellComparison,
     Comparison,
     Metric,
@@ -30,6 +31,7 @@ from tcbench.analysis.compare import (
     compare,
     power,
 )
+from tcbench.analysis.machine_check import MachineCheck, PairedRound
 from tcbench.analysis.verdict import Decided, Decision, Interim, Rule
 from tcbench.analysis.welch import LEAST_TRIALS
 from tcbench.core.groups import grouped
@@ -47,7 +49,7 @@ _DECISIONS: Mapping[str, Decision] = {"regression": "regression", "pass": "pass"
 class GateVerdict(msgspec.Struct, frozen=True):
     """A gate's verdict on one cell by one metric, as stored in its file. `cell` is the cell's label. `why` is the
     reason for a verdict that does not follow from figures. The verdict rests on the first `trials` successful trials of
-    each side (None: on all trials)."""
+    each side (None: on all trials). `by_figures` is the verdict that `unstable` replaced."""
 
     cell: str
     metric: str
@@ -55,6 +57,12 @@ class GateVerdict(msgspec.Struct, frozen=True):
     failing: bool = False
     why: str | None = None
     trials: int | None = None
+    by_figures: Verdict | msgspec.UnsetType = msgspec.UNSET
+
+    @property
+    def decision(self) -> Decision:
+        """The decision by figures; `inconclusive` if there is none."""
+        return _DECISIONS.get(self.by_figures or self.verdict, "inconclusive")
 
     @property
     def gave_up(self) -> bool:
@@ -113,6 +121,16 @@ class CellState:
             return 0.0
         ratio = rounds.estimate(current, base).ratio
         return abs(ratio.log - log) / ratio.error if ratio.error else math.inf
+
+    @property
+    def paired_rounds(self) -> tuple[PairedRound, ...]:
+        """The throughput of current over base in each round in which both sides succeeded."""
+        base, current = (
+            [(r.started_at, rate) for r in self.trials(side) if r.status == "ok" and (rate := THROUGHPUT.read(r))]
+            for side in (BASE, CURRENT)
+        )
+        pairs = zip(base, current, strict=False)
+        return tuple(PairedRound(began_at, math.log(rate / base_rate)) for (began_at, base_rate), (_, rate) in pairs)
 
     @functools.cached_property
     def gave_up(self) -> Role | None:
@@ -184,6 +202,12 @@ class Gate:
         """Return the gate after its present look, which judges the cells that have all trials of the look."""
         number = next((cell.interims_taken for cell in self.cells if not cell.is_over(self.interims)), None)
         return self if number is None else self._judged(number)
+
+    @property
+    def machine_check(self) -> MachineCheck:
+        """Whether the machine stayed the same, by the rounds so far."""
+        threshold = self.interims[-1].rule.threshold
+        return machine_check.check([cell.paired_rounds for cell in self.cells], threshold)
 
     def verdicts(self, cells: Sequence[Cell], ended: str = "the gate ended") -> tuple[GateVerdict, ...]:
         """Return a verdict for each of the gate's `cells` by each metric, cell by cell. `ended` says why the gate
@@ -277,7 +301,7 @@ def comparison(
     for number, metric in enumerate(metrics):
         rows = list(zip(cells, verdicts[number :: len(metrics)], strict=False))
         measured = [
-            _Row(bases[cell.key], currents[cell.key], verdict.trials, _DECISIONS.get(verdict.verdict, "inconclusive"))
+            _Row(bases[cell.key], currents[cell.key], verdict.trials, verdict.decision)
             for cell, verdict in rows
             if cell.key in bases and cell.key in currents
         ]

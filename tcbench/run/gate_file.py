@@ -17,6 +17,7 @@ import msgspec
 
 from tcbench.analysis import verdict
 from tcbench.analysis.compare import METRICS, CellComparison, Comparison, Side
+from tcbench.analysis.machine_check import MachineCheck
 from tcbench.analysis.verdict import Decision, Interim, Rule
 from tcbench.core import files, store
 from tcbench.core.errors import StoreError
@@ -58,7 +59,7 @@ class GateQuestion(msgspec.Struct, frozen=True, kw_only=True):
 class GateFile(msgspec.Struct, frozen=True, kw_only=True):
     """The content of a gate's file. `names` are the names of base and current for display. `gone` are the cells that
     only base's scenario has. `verdicts` are first those on the cells in the question, then those on the cells in
-    `gone`; they are empty until the gate has ended.
+    `gone`; they are empty until the gate has ended. `machine_check`: unset before it ends, and by earlier versions.
 
     Versions of `schema_version`: in 1, the decisions were stored apart from the verdicts, under `judged`; in 2, each
     verdict holds its number of trials."""
@@ -70,6 +71,7 @@ class GateFile(msgspec.Struct, frozen=True, kw_only=True):
     gone: tuple[Cell, ...] = ()
     notes: tuple[str, ...] = ()
     verdicts: tuple[GateVerdict, ...] = ()
+    machine_check: MachineCheck | msgspec.UnsetType = msgspec.UNSET
 
     @property
     def finished(self) -> bool:
@@ -172,7 +174,8 @@ def judged(content: GateFile, state: Gate, spent: str | None = None) -> GateFile
     if it ended the gate, else None."""
     ended = "the budget was spent" if spent else "the gate ended"
     notes = (spent, *content.notes) if spent else content.notes
-    return msgspec.structs.replace(content, verdicts=state.verdicts(content.question.cells, ended), notes=notes)
+    verdicts = state.verdicts(content.question.cells, ended)
+    return msgspec.structs.replace(content, verdicts=verdicts, notes=notes, machine_check=state.machine_check)
 
 
 def shown(content: GateFile, compared: Sequence[CellComparison]) -> GateFile:
@@ -180,7 +183,10 @@ def shown(content: GateFile, compared: Sequence[CellComparison]) -> GateFile:
     cells into account. `compared` holds a comparison per cell and metric, in the order of `content.verdicts`."""
     trials = itertools.chain((verdict.trials for verdict in content.verdicts), itertools.repeat(None))
     verdicts = (
-        GateVerdict(cell.cell.label, cell.metric.name, cell.verdict, cell.failing, cell.why, n)
+        GateVerdict(
+            cell.cell.label,
+            *(cell.metric.name, cell.verdict, cell.failing, cell.why, n, cell.by_figures or msgspec.UNSET),
+        )
         for cell, n in zip(compared, trials, strict=False)
     )
     return msgspec.structs.replace(content, verdicts=tuple(verdicts))
@@ -196,4 +202,5 @@ def comparison(content: GateFile, base: Sequence[Record], current: Sequence[Reco
         for side, name in itertools.product(gone, question.metrics)
     )
     notes = (*compared.notes, *content.notes, gate.summary(shown(content, compared.cells).verdicts))
-    return replace(compared, cells=(*compared.cells, *missing), notes=tuple(filter(None, notes)))
+    compared = replace(compared, cells=(*compared.cells, *missing), notes=tuple(filter(None, notes)))
+    return compared.with_machine_check(content.machine_check) if content.machine_check else compared

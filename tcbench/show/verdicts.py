@@ -17,6 +17,7 @@ FORMS: Mapping[Verdict, Badge] = {
     "regression": Badge("regression", "down", "bad", "▼"),
     "missing": Badge("missing", "gone", "bad", "✗"),
     "changed status": Badge("changed status", "swap", "bad", "✗"),
+    "unstable": Badge("unstable", "bolt", "warn", "~"),
     "inconclusive": Badge("inconclusive", "question", "warn", "?"),
     "improved": Badge("improved", "up", "good", "▲"),
     "pass": Badge("pass", "check", sign="="),

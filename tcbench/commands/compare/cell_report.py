@@ -11,6 +11,7 @@ from functools import cached_property
 
 from tcbench.analysis.comparability import FACETS
 from tcbench.analysis.compare import CellComparison, Comparison, Metric, PhaseChange, Side
+from tcbench.analysis.machine_check import LEAST_ROUNDS
 from tcbench.analysis.stats import Interval
 from tcbench.analysis.verdict import MOST_TRIALS
 from tcbench.core.groups import grouped
@@ -35,6 +36,12 @@ from tcbench.show.verdicts import STATUS_BADGES
 
 _DOUBTS = ("doubtful", "throttled", "on a busy machine", "stalled", "noisy", "not settled", *STATUSES)
 """Kinds of doubt about trials, in the words with which notes begin."""
+
+_SPLITS = {
+    "first and last": ("the first half of the gate agrees with the last", "from the first to the last half"),
+    "odd and even": ("odd rounds agree with even ones", "from odd to even rounds"),
+}
+"""The words for two halves that agree, and for a change between them, by the name of the split."""
 
 
 @dataclass(frozen=True)
@@ -88,7 +95,7 @@ class CellReport(CellComparison):
     @property
     def unsure(self) -> bool:
         """Whether the cell could not be judged."""
-        return self.verdict == "inconclusive" or self.fails_on_both
+        return self.verdict in ("inconclusive", "unstable") or self.fails_on_both
 
     @property
     def reasons(self) -> list[str]:
@@ -173,10 +180,13 @@ class CellReport(CellComparison):
     @cached_property
     def advice(self) -> list[str]:
         """Details of the verdict. A regression of throughput has the phase that caused it. An inconclusive cell has the
-        interval that keeps it so (`held_back`), and the number of trials that would decide. Others have none."""
+        interval that keeps it so (`held_back`), and the number of trials that would decide. An unstable one has the
+        verdict by its figures. Others have none."""
         if self.verdict == "regression" and self.metric.name == "throughput":
             kernels = f"phases grew only where the two sides ran different kernels: {', '.join(self.other_kernels)}"
             return [*filter(None, [self._place_of_loss, kernels if self.grew_by_kernels else ""])]
+        if self.verdict == "unstable":
+            return [f"by its figures alone: {self.by_figures}"]
         if self.verdict != "inconclusive":
             return []
         if self.more_trials is not None:
@@ -257,10 +267,11 @@ class ComparisonReport(Comparison):
 
     @property
     def headline(self) -> str:
-        """The count of verdicts: `1 regression, 2 inconclusive, 17 pass at a threshold of 3%`. If nothing is settled,
-        it says that first."""
+        """The count of verdicts: `1 regression, 2 inconclusive, 17 pass at a threshold of 3%`. If the machine was
+        unstable or nothing is settled, it says that first."""
         counts = ", ".join(f"{n} {verdict}" for verdict, n in self.verdicts.items()) or "nothing to compare"
         loud = "NOT SETTLED: no cell was decided: " if self.unsettled else ""
+        loud = "UNSTABLE: the machine changed during the gate: " if self.unstable else loud
         return f"{loud}{counts} at a threshold of {threshold(self.rule.threshold)}"
 
     @property
@@ -281,6 +292,23 @@ class ComparisonReport(Comparison):
         if self.phase_power is not None:
             says += f"; {slower} of the step in one phase, in {100 * self.phase_power:.0f} of 100 phases"
         return [says]
+
+    @property
+    def machine_lines(self) -> list[str]:
+        """The result of the machine check: what differs, or that nothing does. Empty without a check."""
+        if self.machine_check is None:
+            return []
+        splits = self.machine_check.splits
+        if not splits:
+            return [f"machine check: too few rounds for a check (at least {LEAST_ROUNDS} in each half)"]
+        if not self.unstable:
+            return [f"machine check passed: {listed([_SPLITS[split.halves][0] for split in splits])}"]
+        changes = [
+            f"{_SPLITS[split.halves][1]} ({change(split.change)} on average, p = {split.p:.1g})"
+            for split in splits
+            if split.significant
+        ]
+        return [f"machine check failed: current / base changed {listed(changes)}; measure again on a quiet machine"]
 
     @property
     def one_sided_lines(self) -> list[str]:

@@ -265,7 +265,7 @@ def _draw_row(axes: Axes, row: _Row, place: float, figures: float) -> None:
         return
     verdict = row.cell.verdict if row.cell else "mean"
     form, size = {"mean": ("D", 5.0), "regression": ("v", 6.0), "improved": ("^", 6.0)}.get(verdict, ("o", 4.5))
-    face = PAPER if form == "o" and (row.ratio is None or verdict == "inconclusive") else row.ink
+    face = PAPER if form == "o" and (row.ratio is None or verdict in ("inconclusive", "unstable")) else row.ink
     if (phase := row.cell.phase_ratio if row.cell else None) is not None:
         ends = max(phase.low, low), min(phase.high, high)
         axes.plot(ends, [place, place], color=row.ink, linewidth=12, alpha=0.3, zorder=2, solid_capstyle="butt")
@@ -318,7 +318,8 @@ def _lead(report: ComparisonReport) -> Paragraph:
             f" (geometric mean; 95% interval {limits(mean.ratio, factor)}). ",
         ]
     parts.append(f"A confirmed loss of more than {report.rule.threshold:.0%} is a regression.")
-    return say(*parts, *(f" With these trials, {seen}." for seen in report.power_lines))
+    parts += [f" With these trials, {seen}." for seen in report.power_lines]
+    return say(*parts, *(f" {line[:1].upper()}{line[1:]}." for line in report.machine_lines))
 
 
 def _tally(report: ComparisonReport) -> tuple[tuple[Badge | None, Paragraph], ...]:

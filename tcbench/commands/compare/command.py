@@ -38,7 +38,8 @@ def compare(
     """Compare two sets of results cell by cell: the ratio with its 95% interval over trials, a verdict, and the phase
     where a loss occurs. Each side needs several trials (`tcbench run --trials 5`). For the two files of a gate, you
     see the gate's verdicts, unless you give --threshold or --metric. Exit codes: 0 no regression; 1 a regression, a
-    missing cell, or a cell that no longer runs; 2 unreadable results; 4 inconclusive with --strict; 5 not comparable.
+    missing cell, or a cell that no longer runs; 2 unreadable results; 4 inconclusive with --strict, or an unstable
+    gate; 5 not comparable.
 
     Examples:
     tcbench compare results/before.jsonl results/after.jsonl

@@ -18,7 +18,7 @@ def github(report: ComparisonReport) -> str:
     """Return errors for failing cells, warnings for inconclusive ones, notices for other changes, and the counts."""
     cells = grouped((_kind(cell), cell) for cell in report.cells)
     lines = [line for kind in get_args(Kind) for line in _annotations(kind, cells.get(kind, ()))]
-    says = "; ".join([report.headline, *report.mean_lines, *report.power_lines])
+    says = "; ".join([report.headline, *report.mean_lines, *report.power_lines, *report.machine_lines])
     lines.append(command("notice", "tcbench", f"{report.labels.current} against {report.labels.base}: {says}"))
     return "\n".join(lines) + "\n"
 
@@ -27,7 +27,7 @@ def _kind(cell: CellReport) -> Kind | None:
     """Return the kind of a cell's annotation, or None if it needs none."""
     if cell.failing:
         return "error"
-    if cell.verdict == "inconclusive":
+    if cell.verdict in ("inconclusive", "unstable"):
         return "warning"
     return "notice" if cell.verdict in ("improved", "changed status", "missing") else None
 

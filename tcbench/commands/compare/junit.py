@@ -12,13 +12,13 @@ from tcbench.commands.compare.cell_report import CellReport, ComparisonReport, f
 _ILLEGAL = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 """Characters that XML 1.0 forbids in a document, even as a reference (section 2.2)."""
 
-_SKIPPED = ("inconclusive", "not measured")
+_SKIPPED = ("inconclusive", "unstable", "not measured")
 
 
 def junit(report: ComparisonReport) -> str:
     """Return the comparison as XML, with a test suite per metric.
 
-    A cell that makes the comparison fail is a failure; inconclusive and unmeasured cells are skipped."""
+    A cell that makes the comparison fail is a failure; inconclusive, unstable and unmeasured cells are skipped."""
     root = ET.Element("testsuites", {"name": "tcbench compare"})
     totals = {"tests": 0, "failures": 0, "errors": 0, "skipped": 0}
     for metric, cells in report.by_metric.items():
@@ -31,7 +31,8 @@ def junit(report: ComparisonReport) -> str:
         totals = {name: totals[name] + counts[name] for name in totals}
         suite = ET.SubElement(root, "testsuite", {"name": f"tcbench.{metric.name}", **_texts(counts), "time": "0"})
         names = {"base": _legal(report.labels.base), "current": _legal(report.labels.current)}
-        _properties(suite, names | {"threshold": f"{report.rule.threshold:g}"})
+        facts = {"threshold": f"{report.rule.threshold:g}", "machine_check": "".join(report.machine_lines)}
+        _properties(suite, names | {name: fact for name, fact in facts.items() if fact})
         for cell in cells:
             _case(suite, cell)
     root.attrib |= _texts(totals)

@@ -26,8 +26,9 @@ def markdown(report: ComparisonReport) -> str:
     alert = [cell for cell in report.cells if cell.verdict not in _FOLDED]
     rest = [cell for cell in report.cells if cell.verdict in _FOLDED]
     verdict = "regression" if report.failing else "inconclusive" if report.inconclusive else "no regression"
-    verdict = "NOT SETTLED" if report.unsettled else verdict
-    lines = [*report.mean_lines, *report.one_sided_lines, *report.power_lines, *report.drift_lines]
+    verdict = "UNSTABLE" if report.unstable else "NOT SETTLED" if report.unsettled else verdict
+    lines = [*report.mean_lines, *report.one_sided_lines, *report.power_lines, *report.machine_lines]
+    lines += report.drift_lines
     head = [
         f"### tcbench: {verdict}",
         "",

@@ -238,7 +238,8 @@ def _encoded(text: str) -> bytes:
 
 
 def exit_code(comparison: Comparison, strict: bool) -> int:
-    """Return the exit code: 1 for a regression, 4 if something is inconclusive and `strict`, else 0."""
+    """Return the exit code: 1 for a regression, 4 if the machine was unstable, or something is inconclusive and
+    `strict`, else 0."""
     if comparison.failing:
         return REGRESSION
-    return INCONCLUSIVE if strict and comparison.inconclusive else 0
+    return INCONCLUSIVE if comparison.unstable or (strict and comparison.inconclusive) else 0

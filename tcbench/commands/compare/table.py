@@ -33,7 +33,7 @@ def show(report: ComparisonReport, console: Screen) -> None:
             console.print()
             console.say(*unexplained)
     console.print()
-    console.say(*report.mean_lines, *report.power_lines)
+    console.say(*report.mean_lines, *report.power_lines, *report.machine_lines)
     console.notes(_remarks(report))
     worst = "bold red" if report.failing else "yellow" if report.inconclusive else "bold"
     console.say(report.headline, style=worst)
@@ -98,12 +98,12 @@ def to_json(report: ComparisonReport) -> str:
         "tcbench-comparison",
         2,
         **fields(report.labels, "base current"),
-        **fields(report, "threshold=rule.threshold level=rule.level failing inconclusive unsettled"),
+        **fields(report, "threshold=rule.threshold level=rule.level failing inconclusive unsettled unstable"),
         power=fields(report, "slowdown=rule.slowdown seen=power seen_in_a_phase=phase_power"),
         paired_cells=report.paired,
         verdicts=report.verdicts,
         geometric_means=[fields(mean, "metric=metric.name cells ratio") for mean in report.means],
-        **fields(report, "differences notes"),
+        **fields(report, "machine_check differences notes"),
         cells=[_cell_json(cell) for cell in report.cells],
     )
     return text + "\n"
@@ -119,7 +119,7 @@ def _cell_json(cell: CellReport) -> dict[str, Any]:
         "device": cell.cell.device,
         "input": fields(cell.cell.input, "kind path"),
         "metric": {"name": metric.name, "unit": figure_unit([cell]), "more_is_better": metric.more_is_better},
-        **fields(cell, "verdict failing why"),
+        **fields(cell, "verdict by_figures failing why"),
         "says": cell.sentence,
         **fields(cell, "ratio ratio_by_round=by_round held_back more_trials_a_side=more_trials phases_clock=clock"),
         **fields(cell, "phases culprit=culprit.name moved differences"),

@@ -103,8 +103,8 @@ def gate(
     """Run base and current alternately, each trial in its own process, and judge all cells together. A decided cell
     stops; an inconclusive one gets more trials. Libraries and Python may differ. Exit codes: 0 no regression; 1 a
     regression, or a cell that no longer runs; 2 a mistake, or a side that cannot be prepared; 4 nothing was settled
-    (--lenient: 0), or something is inconclusive with --strict; 5 not comparable, or nothing was measured on both
-    sides; 130 interrupted.
+    (--lenient: 0), the machine was unstable, or something is inconclusive with --strict; 5 not comparable, or nothing
+    was measured on both sides; 130 interrupted.
 
     Examples:
     tcbench gate                                       the working tree against the commit where its branch began

@@ -12,6 +12,7 @@ import sys
 import time
 from dataclasses import replace
 from pathlib import Path
+from typing import get_args
 
 import factories
 import projects
@@ -20,6 +21,7 @@ from command import Done, ended, start, tcbench
 from projects import commit, planted
 
 from tcbench.analysis.verdict import Rule
+from tcbench.commands.compare.outcome import Format
 from tcbench.commands.gate import builds
 from tcbench.commands.gate.command import _BISECT_INTERIMS, _INTERIMS, _new_path, parse_interims
 from tcbench.core import store
@@ -264,6 +266,42 @@ def test_nothing_settled_is_loud_and_fails_unless_it_is_allowed(project, waverin
     assert "base and current are the same code (the working tree (" in done.out
     assert "a slowdown of 5% would be detected in " in done.out
     assert gate(project, *arguments, "--lenient").code == 0
+
+
+class Changing(projects.OneByOne):
+    """Current has half the rate of base, and 30% from the fifth trial on."""
+
+    def run(self, trials):
+        for planned, trial in trials:
+            rate = (50 if "base" in self.run_id else 25 if trial < 4 else 15) * (1 + 0.01 * (trial % 3))
+            yield factories.make_record(cell=planned.cell, trial=trial, run_id=self.run_id, images_per_s=rate)
+
+
+def test_a_machine_that_changes_during_a_gate_is_a_verdict_of_its_own_in_every_format(project, monkeypatch, unchecked):
+    monkeypatch.setattr("tcbench.commands.gate.turns.Runner", Changing)
+    done = gate(project, "--base", "HEAD", "--looks", "8", "--config", "deep", "--lenient", code=4)
+    assert "UNSTABLE: the machine changed during the gate: 1 unstable at a threshold of 3%" in done.out
+    changed = "machine check failed: current / base changed from the first to the last half (-40.0% on average, p = "
+    assert changed in " ".join(done.out.split())
+    (path,) = project.glob("results/*/gate-*-verdicts.json")
+    (stored,) = json.loads(path.read_text())["verdicts"]
+    assert (stored["verdict"], stored["by_figures"], stored["failing"]) == ("unstable", "regression", False)
+    sides = [str(side) for side in gate_file.record_files(path).values()]
+    shown = {form: tcbench(project, "compare", *sides, "--format", form) for form in get_args(Format)}
+    assert {done.code for done in shown.values()} == {4}
+    comparison = json.loads(shown["json"].out)
+    assert (comparison["unstable"], comparison["machine_check"]["splits"][0]["change"]) == (True, pytest.approx(0.6))
+    assert "by its figures alone: regression" in shown["table"].out
+    assert "### tcbench: UNSTABLE" in shown["markdown"].out
+    assert '<skipped message="unstable: ' in shown["junit"].out
+    assert "::warning title=tcbench%3A unstable::my_step/deep" in shown["github"].out
+    ended(project, "report", *sides, "-o", "page.html")
+    assert ">unstable<" in (project / "page.html").read_text()
+    # A gate of an earlier version has no check, and keeps its verdicts.
+    content = json.loads(path.read_text())
+    del content["machine_check"]
+    path.write_text(json.dumps(content))
+    assert tcbench(project, "compare", *sides).code == 1
 
 
 @pytest.mark.long
