@@ -126,7 +126,7 @@ def measurement(cell: Cell, results: Sequence[RankResult], block_steps: int) -> 
     times = [_by_its_clock(result.marked) for result in results]
     slowest = max(range(len(results)), key=lambda rank: sum(times[rank].steps_s))
     marked, step_times, first = results[slowest].marked, times[slowest], results[0].introduction
-    items = [first.batches_per_step * result.marked.items for result in results if result.marked.items is not None]
+    counts = (cell.batch_size if result.marked.items is None else result.marked.items for result in results)
     parts = tuple(
         RankPart(
             rank=rank,
@@ -149,7 +149,7 @@ def measurement(cell: Cell, results: Sequence[RankResult], block_steps: int) -> 
         peak_memory_bytes=parts[slowest].peak_memory_bytes,
         peak_memory_of="device" if marked.device_peak_bytes else "process",
         prefetch_depth=first.prefetch,
-        items=sum(items) if items else float(cell.batch_size * len(results)),
+        items=float(first.batches_per_step * sum(counts)),
         epoch_starts=marked.epoch_starts or msgspec.UNSET,
         ranks=parts if len(parts) > 1 else (),
         **UNREPORTED,

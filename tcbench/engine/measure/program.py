@@ -300,13 +300,10 @@ class _Program:
                 f"the program counts {loop.unit} (`unit` of tcbench.steps), the scenario {cell.unit}: "
                 f'write unit = "{loop.unit}" into the scenario'
             )
-        if loop.batch_size is not None and loop.batch_size * loop.batches_per_step != cell.batch_size:
-            counted = f"{loop.batch_size}" + (
-                f" x {loop.batches_per_step} batches" if loop.batches_per_step > 1 else ""
-            )
+        if loop.batch_size not in (None, cell.batch_size):
             raise ProgramError(
-                f"the loader's batch size is {counted}, the scenario's {cell.batch_size}: correct `batch_sizes`, or "
-                "pass {batch_size} on in the command"
+                f"the loader's batch size is {loop.batch_size}, the scenario's {cell.batch_size}: correct `batch_sizes`, "
+                "or pass {batch_size} on in the command"
             )
 
     def send_count(self, step_s: float, least: int = _LEAST_RUNS) -> None:
