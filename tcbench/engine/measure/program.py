@@ -302,8 +302,8 @@ class _Program:
             )
         if loop.batch_size not in (None, cell.batch_size):
             raise ProgramError(
-                f"the loader's batch size is {loop.batch_size}, the scenario's {cell.batch_size}: correct `batch_sizes`, "
-                "or pass {batch_size} on in the command"
+                f"the loader's batch size is {loop.batch_size}, the scenario's {cell.batch_size}: correct "
+                "`batch_sizes`, or pass {batch_size} on in the command"
             )
 
     def send_count(self, step_s: float, least: int = _LEAST_RUNS) -> None:
