@@ -22,6 +22,8 @@ A_NAME_OF_SOMETHING_ELSE = re.compile(r"cuda_graph|nvidia-dali-cuda1[23]0|driver
 """A rung, a distribution, a field of records: not the kind of device."""
 
 ALLOWED = {
+    "marks.py": "the libraries in a user's process, whose events it records",
+    "engine/measure/marked_steps.py": "PyTorch's call that a message advises",
     "core/variables.py": "the families of environment variables that change a measurement",
     "engine/accelerators/out_of_memory.py": "what libraries say when a GPU's memory is spent",
     "engine/accelerators/virtual/kind.py": "it models that kind's devices",
