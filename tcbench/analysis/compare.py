@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
+import msgspec
+
 from tcbench.analysis import comparability, noise, phase_tests, rounds, welch
 from tcbench.analysis.comparability import Difference
 from tcbench.analysis.machine_check import MachineCheck
@@ -18,7 +20,7 @@ from tcbench.analysis.phases import by_phase
 from tcbench.analysis.stats import Interval, images_per_s, stall_s, typical
 from tcbench.analysis.summary import group_by_cell, representative
 from tcbench.analysis.verdict import Decision, HeldBack, Rule
-from tcbench.analysis.welch import LEAST_TRIALS, Estimate
+from tcbench.analysis.welch import LEAST_TRIALS, Estimate, LogRatio
 from tcbench.core.groups import grouped
 from tcbench.core.record import BUSY, STATUSES, THROTTLE_REASONS, Cell, Measurement, Record, Status, throttle_reasons
 from tcbench.core.stopping import relative_half_width
@@ -48,6 +50,13 @@ SPIKE = 2.0
 NOISY, _LEAST_STEPS_FOR_NOISE = 0.1, 5
 """A trial is noisy if the 95% interval of its mean step time extends to `NOISY` times the mean or more on either side.
 Trials of fewer than `_LEAST_STEPS_FOR_NOISE` steps are not checked, since their interval is always wide."""
+
+_WAITS = 0.05
+"""If the steps of a gate waited for a processor for this share of their time or more, on average over both sides, the
+time without these waits is judged too."""
+
+_WHOLE_SHARE = 0.1
+"""The share of the levels that the test of the whole step then keeps. It seldom rejects among so much noise."""
 
 _DEVICE_FILLS = 0.9
 """The times that phases take on the device are compared if they add up to at least this fraction of the step;
@@ -175,6 +184,20 @@ class Trials:
         """Images per second at the median step of each successful trial."""
         return [representative(self.records).images_per_step / median_s for median_s in self._medians_s]
 
+    @functools.cached_property
+    def waits(self) -> tuple[float, ...]:
+        """The share of its steps' time for which each successful trial waited for a processor. Empty unless all of them
+        have this time, and compute in one process."""
+        shares = [_waited_share(record) for record in self.records if record.status == "ok"]
+        return tuple(share for share in shares if share is not None) if None not in shares else ()
+
+    @property
+    def rates_without_waits(self) -> list[float]:
+        """Images per second of each successful trial, without the time for which its steps waited for a processor."""
+        means_s = [statistics.fmean(measurement.step_times_s) for measurement in self._measurements]
+        images = representative(self.records).images_per_step
+        return [images / mean_s / (1 - share) for mean_s, share in zip(means_s, self.waits, strict=True)]
+
     def figures(self, metric: Metric) -> tuple[float, ...]:
         """Return the metric's figures, one for each successful trial whose record has a positive, finite figure."""
         if metric.name not in self._figures:
@@ -246,6 +269,18 @@ class Trials:
         )
 
 
+def _waited_share(record: Record) -> float | None:
+    """Return the share of its steps' time for which the thread that takes them waited for a processor; None if it is
+    unknown or not below 1, or if a device computes."""
+    waited_s = record.host.step_waited_s if record.host else msgspec.UNSET
+    if record.measurement is None or waited_s is msgspec.UNSET or record.cell.workers > 1:
+        return None
+    if any(phase.device_s is not None for phase in record.measurement.phases):
+        return None  # a device computes while the thread waits
+    share = waited_s / math.fsum(record.measurement.step_times_s)
+    return share if share < 1 else None
+
+
 def _fills_device(measurement: Measurement, median_step_s: float) -> bool:
     """Return whether the phases of a trial have times on the device that add up to its step."""
     if not measurement.phases or any(not phase.device_s for phase in measurement.phases):
@@ -282,6 +317,9 @@ class CellComparison:
     - `held_back`: the interval that keeps the cell inconclusive, if the 95% interval of `ratio` does not show why.
     - `at_median`: current / base of the images per second at each trial's median step; only for throughput.
     - `slower_at_median`: the ratio of `at_median`, if it shows a regression although the verdict is inconclusive.
+    - `without_waits`: current / base of the images per second without the time for which steps waited for a processor;
+      only in a gate, if they waited for `_WAITS` of their time or more.
+    - `slower_without_waits`: that ratio, if it shows a regression although the whole step does not.
     - `phases`: the change of each phase by `clock`; `phase_trials`: the times by which phases are judged.
     - `culprit`: the phase that causes a loss of throughput; None if no phase grew significantly.
     - `other_kernels`: by phase, the kinds of work for which the two sides used different kernels."""
@@ -298,6 +336,8 @@ class CellComparison:
     held_back: HeldBack | None = None
     at_median: Estimate | None = None
     slower_at_median: Interval | None = None
+    without_waits: Estimate | None = None
+    slower_without_waits: Interval | None = None
     clock: ClockName = "host"
     phases: tuple[PhaseChange, ...] = ()
     phase_trials: PhaseTrials = phase_tests.NONE
@@ -541,6 +581,7 @@ def _draft(before: Trials | None, after: Trials | None, metric: Metric, in_turns
         if pair.estimate is not None:
             estimate = rounds.estimate if in_turns else welch.estimate
             pair = replace(pair, at_median=estimate(after.rates_at_median, before.rates_at_median))
+            pair = replace(pair, without_waits=_without_waits(before, after) if in_turns else None)
         pair = replace(_attributed(pair, before, after, in_turns), other_kernels=other_kernels(before, after))
     why = _failure_reason(before.records, after.records)
     return replace(pair, verdict="changed status", failing=True, why=why, more_trials=None) if why else pair
@@ -590,6 +631,25 @@ def _with_ratio(pair: CellComparison, base: Side, current: Side, in_turns: bool)
     return replace(pair, estimate=estimate(current.figures, base.figures))
 
 
+def _without_waits(before: Trials, after: Trials) -> Estimate | None:
+    """Return current / base of the images per second without the time for which steps waited for a processor, or None
+    if that time is unknown or short. Whether it is short depends on both sides alike, as in `rounds`."""
+    if not before.waits or not after.waits or statistics.fmean([*before.waits, *after.waits]) < _WAITS:
+        return None
+    return rounds.estimate(after.rates_without_waits, before.rates_without_waits)
+
+
+def _step_verdict(rule: Rule, step: LogRatio, without_waits: Estimate | None) -> tuple[Decision, Interval | None]:
+    """Return the verdict on a whole step, and the ratio without waits if only that ratio shows a regression."""
+    decision = rule.judge(step)
+    if without_waits is None:
+        return decision, None
+    if decision != "pass":
+        decision = rule.part(_WHOLE_SHARE).judge(step)
+    is_slower = decision != "regression" and rule.part(1 - _WHOLE_SHARE).judge(without_waits.ratio) == "regression"
+    return decision, without_waits.ratio.interval() if is_slower else None
+
+
 def _judged(
     drafts: Sequence[CellComparison],
     rule: Rule,
@@ -600,11 +660,14 @@ def _judged(
     `decisions` holds decisions already made, by cell key.
 
     Noise is pooled over the cells of each metric. If the whole step is inconclusive, a significantly slower phase makes
-    the cell a regression."""
+    the cell a regression, and so does a significantly slower step without waits, which gets most of the levels. A cell
+    never passes by its time without waits, because its own threads may have caused them."""
     estimates: dict[int, Estimate] = {}
     for metric in dict.fromkeys(draft.metric for draft in drafts):
         unpooled = {n: d.estimate for n, d in enumerate(drafts) if d.metric is metric and d.estimate is not None}
         estimates |= zip(unpooled, noise.pooled(list(unpooled.values())), strict=True)
+    waiting = {n: draft.without_waits for n, draft in enumerate(drafts) if draft.without_waits is not None}
+    without_waits = dict(zip(waiting, noise.pooled(list(waiting.values())), strict=True))
     judged = []
     for number, draft in enumerate(drafts):
         estimate, phases = estimates.get(number), phase_verdicts[number]
@@ -613,8 +676,9 @@ def _judged(
             # The rule expects figures where more is better.
             better = estimate if draft.metric.more_is_better else estimate.inverse
             earlier_decision = (decisions or {}).get(draft.cell.key)
-            decision = earlier_decision or rule.judge(better.ratio)
-            if earlier_decision is None and decision == "inconclusive" and phase_tests.lost(phases):
+            by_step, slower = _step_verdict(rule, better.ratio, without_waits.get(number))
+            decision = earlier_decision or by_step
+            if earlier_decision is None and decision == "inconclusive" and (phase_tests.lost(phases) or slower):
                 decision = "regression"
             held_back = rule.held_back(better.ratio)
             median = draft.at_median.ratio if draft.at_median and decision == "inconclusive" else None
@@ -626,6 +690,7 @@ def _judged(
                 more_trials=rule.more_trials(better) if decision == "inconclusive" else None,
                 held_back=held_back if held_back is None or draft.metric.more_is_better else held_back.inverse,
                 slower_at_median=median.interval() if is_slower and median else None,
+                slower_without_waits=slower,
             )
         judged.append(cell if cell.verdict == "regression" else replace(cell, culprit=None))
     return tuple(judged)

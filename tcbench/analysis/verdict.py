@@ -63,6 +63,10 @@ class Rule:
         """Return the rule for each of `cells` cells that are judged in one comparison."""
         return replace(self, change_level=self.change_level / max(1, cells))
 
+    def part(self, share: float) -> Rule:
+        """Return the rule with this share of each level, for one of several tests of a cell."""
+        return replace(self, level=share * self.level, change_level=share * self.change_level)
+
     def judge(self, ratio: LogRatio) -> Decision:
         """Return the verdict on `ratio`, which is current / base of a figure where more is better.
 

@@ -653,6 +653,8 @@ class HostLoad(msgspec.Struct, frozen=True, kw_only=True):
     others_s: Annotated[float, Meta(ge=0, le=1e12)]  # used by other processes on these processors
     stolen_s: Annotated[float, Meta(ge=0, le=1e12)]  # given to others by a hypervisor
     throttled_s: Annotated[float, Meta(ge=0, le=1e12)] = 0.0  # withheld from the trial's control group by a quota
+    step_waited_s: Annotated[float, Meta(ge=0, le=1e12)] | msgspec.UnsetType = msgspec.UNSET
+    # the part of waited_s of the thread that takes the steps
 
     @property
     def lost(self) -> float:

@@ -10,6 +10,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
+
 from tcbench.core.record import HostLoad
 from tcbench.hardware import kernel
 
@@ -29,6 +31,7 @@ class Counts:
     waited_s: float  # time that its threads waited for a processor
     ended_s: float = 0.0  # the part of own_s of children that have ended
     throttled_s: float = 0.0  # time that a quota withheld from its control group
+    main_waited_s: float | None = None  # the part of waited_s of the main thread, if the process counts itself
 
 
 def slowdown() -> float:
@@ -85,7 +88,9 @@ def _counts(root: int, pids: Iterable[int], reaped: bool = False) -> Counts | No
         return None
     own_s, waited_s, ended_s = (math.fsum(column) for column in zip((0.0, 0.0, 0.0), *times, strict=True))
     throttled_s = kernel.throttled_s(root)
-    return Counts(time.monotonic(), len(processors), busy_s, stolen_s, own_s, waited_s, ended_s, throttled_s)
+    main_waited_s = _waited_s(_PROC / str(root) / "schedstat") if root == os.getpid() else None
+    now_s = time.monotonic()
+    return Counts(now_s, len(processors), busy_s, stolen_s, own_s, waited_s, ended_s, throttled_s, main_waited_s)
 
 
 def between(before: Counts | None, after: Counts | None, outside_s: float = 0.0) -> HostLoad | None:
@@ -100,6 +105,7 @@ def between(before: Counts | None, after: Counts | None, outside_s: float = 0.0)
     own_s = max(0.0, after.own_s - before.own_s)
     ended_share = min(1.0, max(0.0, after.ended_s - before.ended_s) / own_s) if own_s else 0.0
     ended_waited_s = ended_share * max(0.0, elapsed_s - own_s)
+    is_known = before.main_waited_s is not None and after.main_waited_s is not None
     return HostLoad(
         elapsed_s=elapsed_s,
         processors=after.processors,
@@ -108,6 +114,7 @@ def between(before: Counts | None, after: Counts | None, outside_s: float = 0.0)
         others_s=max(0.0, after.busy_s - before.busy_s - own_s),
         stolen_s=max(0.0, after.stolen_s - before.stolen_s),
         throttled_s=max(0.0, after.throttled_s - before.throttled_s),
+        step_waited_s=(after.main_waited_s or 0.0) - (before.main_waited_s or 0.0) if is_known else msgspec.UNSET,
     )
 
 
@@ -116,7 +123,8 @@ def sum_loads(loads: Sequence[HostLoad | None]) -> HostLoad | None:
     present = [load for load in loads if load is not None]
     if not present or len(present) < len(loads):
         return None
-    seconds = ("elapsed_s", "own_s", "waited_s", "others_s", "stolen_s", "throttled_s")
+    seconds = ["elapsed_s", "own_s", "waited_s", "others_s", "stolen_s", "throttled_s"]
+    seconds += ["step_waited_s"] * all(load.step_waited_s is not msgspec.UNSET for load in present)
     sums = {name: math.fsum(getattr(load, name) for load in present) for name in seconds}
     return HostLoad(processors=present[-1].processors, **sums)
 
@@ -155,8 +163,13 @@ def _process_times(pid: int, reaped: bool) -> tuple[float, float, float]:
         return 0.0, 0.0, 0.0
     if not reaped:
         ended_s = 0.0
-    delay_ns = 0
-    for thread in (_PROC / str(pid) / "task").glob("*/schedstat"):
-        with contextlib.suppress(OSError, ValueError, IndexError):
-            delay_ns += int(thread.read_text().split()[1])
-    return computed_s + ended_s, delay_ns * 1e-9, ended_s
+    threads = (_PROC / str(pid) / "task").glob("*/schedstat")
+    return computed_s + ended_s, math.fsum(_waited_s(thread) or 0.0 for thread in threads), ended_s
+
+
+def _waited_s(schedstat: Path) -> float | None:
+    """Return the time that a thread waited for a processor, from its file `schedstat`; None if it cannot be read."""
+    try:
+        return int(schedstat.read_text().split()[1]) * 1e-9
+    except (OSError, ValueError, IndexError):
+        return None

@@ -377,3 +377,34 @@ def test_a_regression_that_lies_only_where_kernels_differ_says_so(grown, only_th
     cell = only(reported([timed_by_phase(r) for r in base], [timed_by_phase(r, **{grown: 0.02}) for r in current]))
     assert (cell.verdict, cell.grew_by_kernels) == ("regression", only_there)
     assert ("phases grew only where the two sides ran different kernels: backward" in cell.sentence) == only_there
+
+
+def waiting(record, wait, computed=1.0):
+    """The record's steps take `computed` times as long, and wait for a processor for `wait` times that time besides."""
+    times_s = [time_s * computed * (1 + wait) for time_s in record.measurement.step_times_s]
+    waited_s = sum(times_s) * wait / (1 + wait)
+    facts = {"elapsed_s": sum(times_s), "processors": 2, "own_s": 1.0, "waited_s": waited_s, "others_s": 9.0}
+    host = HostLoad(**facts, stolen_s=0.0, step_waited_s=waited_s)
+    return remeasured(msgspec.structs.replace(record, host=host), step_times_s=tuple(times_s))
+
+
+@pytest.mark.parametrize(
+    ("computed", "waits", "verdict"),
+    [
+        (1.1, (0.5, 2.0, 1.0, 0.6, 1.8, 0.7), "regression"),  # hidden in the noise of the waits
+        (1.0, (0.5, 2.0, 1.0, 0.6, 1.8, 0.7), "inconclusive"),  # its threads may cause some of the waits
+        (1.1, (0.0, 0.02, 0.0, 0.01, 0.0, 0.02), "regression"),  # by the whole step
+    ],
+)
+def test_a_loss_that_waits_for_a_processor_hide_is_found_without_them_but_nothing_passes_so(computed, waits, verdict):
+    base, current = pair(trials_a_side=6)
+    slower = [waiting(record, wait, computed) for record, wait in zip(current, waits, strict=True)]
+    cell = only(compare([waiting(*each) for each in zip(base, reversed(waits), strict=True)], slower, in_turns=True))
+    assert cell.verdict == verdict
+    assert (cell.slower_without_waits is not None) == (computed > 1 and waits[0] > 0)
+    if cell.slower_without_waits:
+        assert cell.slower_without_waits.holds(1 / computed)
+    before = [
+        msgspec.structs.replace(r, host=msgspec.structs.replace(r.host, step_waited_s=msgspec.UNSET)) for r in slower
+    ]
+    assert only(compare(base, before, in_turns=True)).without_waits is None  # a record of an earlier version

@@ -1,7 +1,9 @@
 import os
 import subprocess
 import time
+from pathlib import Path
 
+import msgspec
 import pytest
 
 from tcbench.core.record import HostLoad
@@ -15,8 +17,32 @@ def test_the_difference_of_two_counts():
     load_between = between(before, after)
     assert load_between == HostLoad(elapsed_s=4.0, processors=2, own_s=4.0, waited_s=1.5, others_s=2.0, stolen_s=0.5)
     assert load_between.lost == pytest.approx((1.5 + 0.5) / (4.0 + 1.5 + 0.5))
+    assert load_between.step_waited_s is msgspec.UNSET
     assert between(None, after) is None
     assert between(after, after) is None
+
+
+@pytest.mark.skipif(not Path("/proc/self/schedstat").exists(), reason="this kernel counts no waits")
+def test_the_main_thread_waits_for_a_processor_and_not_while_it_sleeps():
+    before_mask = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, [min(before_mask)])
+    try:
+        with subprocess.Popen(["sh", "-c", "while :; do :; done"]) as other:
+            before = load.counts(os.getpid())
+            time.sleep(0.2)
+            slept = load.counts(os.getpid())
+            while time.monotonic() < slept.at_s + 0.4:
+                pass
+            after = load.counts(os.getpid())
+            other.kill()
+    finally:
+        os.sched_setaffinity(0, before_mask)
+    waited_s = between(slept, after).step_waited_s
+    assert 0.05 < waited_s < after.at_s - slept.at_s
+    both = load.sum_loads([between(before, slept), between(slept, after)])
+    assert waited_s <= both.step_waited_s < waited_s + 0.15
+    unknown = msgspec.structs.replace(both, step_waited_s=msgspec.UNSET)
+    assert load.sum_loads([unknown, both]).step_waited_s is msgspec.UNSET
 
 
 def test_waiting_for_each_other_is_not_lost():

@@ -110,8 +110,8 @@ class CellReport(CellComparison):
 
     @cached_property
     def findings(self) -> list[str]:
-        """Confirmed facts besides the ratio: a slower median step, and slower phases."""
-        return [*filter(None, [self._slower_at_median, self._slower_in])]
+        """Confirmed facts besides the ratio: a slower step without waits, a slower median step, and slower phases."""
+        return [*filter(None, [self._slower_without_waits, self._slower_at_median, self._slower_in])]
 
     @property
     def missing_trials(self) -> str:
@@ -150,6 +150,16 @@ class CellReport(CellComparison):
         return (
             f"the median step is confirmed to take {factor(longer.value)} as long ({_limits(longer, factor)}); "
             f"the mean step is not settled{hidden}"
+        )
+
+    @property
+    def _slower_without_waits(self) -> str:
+        """The loss without the time for which steps waited for a processor, if the verdict rests on it; else empty."""
+        if self.slower_without_waits is None or self.verdict != "regression":
+            return ""
+        longer = 1 / self.slower_without_waits
+        return (
+            f"without waits for a processor, the step takes {factor(longer.value)} as long ({_limits(longer, factor)})"
         )
 
     @property

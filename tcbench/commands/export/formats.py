@@ -81,7 +81,7 @@ def _trials(records: Sequence[Record]) -> Iterator[Row]:
             ranks = environment.ranks
             row |= {"engine": ranks.engine, "hosts": ", ".join(ranks.hosts), "binding": ranks.binding}
         if record.host is not None:
-            row |= {f"host_{name}": value for name, value in msgspec.structs.asdict(record.host).items()}
+            row |= {f"host_{name}": value for name, value in msgspec.to_builtins(record.host).items()}
             row["host_lost"] = record.host.lost
         measured = record.measurement
         if measured is not None:
