@@ -25,6 +25,8 @@ from tcbench.engine.api import kind_of, model_of
 
 _ASSUMED_ITEM_S = 0.01
 """Assumed seconds per image for the user's own model, whose arithmetic is unknown."""
+_ASSUMED_PROGRAM_STEP_S = 0.1
+"""Assumed seconds per step of the user's own program."""
 _MORE_TO_SETTLE = 2
 """Assumed warm-up steps beyond the minimum. One of them accounts for the longer first step."""
 _GROWTH = 0.8
@@ -203,8 +205,8 @@ def _image_s(cell: Cell) -> float:
     """Return the seconds that a cell's device is expected to take per image, from the model's arithmetic and the rate
     of an ordinary device of its kind."""
     model = model_of(cell)
-    if model is None:
-        return _ASSUMED_ITEM_S
+    if model is None:  # what the batches of a program hold says little about its steps
+        return _ASSUMED_PROGRAM_STEP_S / cell.batch_size if cell.command else _ASSUMED_ITEM_S
     # Forward and backward: three products of each size, two operations per multiply-accumulate.
     macs = model.macs(cell.variant, cell.image_size, cell.n_classes)
     return 3 * 2 * macs / kind_of(cell.device).assumed_flops_s
