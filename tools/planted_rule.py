@@ -31,6 +31,7 @@ RENAMED = [
         "tcbench.backends.chainer.optimizers.BatchedSGD.read",
         "tcbench.engine.backends.chainer.optimizers.BatchedSGD.use_gradients",
     ),
+    ("tcbench.hardware.machine.loaded_files", "tcbench.hardware.machine.files_in_project"),
     ("tcbench.cli.app._one_line", "tcbench.show.app._one_line_usage_errors"),
     ("tcbench.views.scaling.chart._how", "tcbench.commands.run.scaling_chart._line_note"),
     ("tcbench.numerics.worker.Counting.gradients", "tcbench.engine.numerics.worker.GradientCounter.gradients"),
