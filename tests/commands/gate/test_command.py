@@ -284,7 +284,7 @@ def test_a_machine_that_changes_during_a_gate_is_a_verdict_of_its_own_in_every_f
     changed = "machine check failed: current / base changed from the first to the last half (-40.0% on average, p = "
     assert changed in " ".join(done.out.split())
     (path,) = project.glob("results/*/gate-*-verdicts.json")
-    (stored,) = json.loads(path.read_text())["verdicts"]
+    (stored,) = json.loads(path.read_text("utf-8"))["verdicts"]
     assert (stored["verdict"], stored["by_figures"], stored["failing"]) == ("unstable", "regression", False)
     sides = [str(side) for side in gate_file.record_files(path).values()]
     shown = {form: tcbench(project, "compare", *sides, "--format", form) for form in get_args(Format)}
@@ -296,11 +296,11 @@ def test_a_machine_that_changes_during_a_gate_is_a_verdict_of_its_own_in_every_f
     assert '<skipped message="unstable: ' in shown["junit"].out
     assert "::warning title=tcbench%3A unstable::my_step/deep" in shown["github"].out
     ended(project, "report", *sides, "-o", "page.html")
-    assert ">unstable<" in (project / "page.html").read_text()
+    assert ">unstable<" in (project / "page.html").read_text("utf-8")
     # A gate of an earlier version has no check, and keeps its verdicts.
-    content = json.loads(path.read_text())
+    content = json.loads(path.read_text("utf-8"))
     del content["machine_check"]
-    path.write_text(json.dumps(content))
+    path.write_text(json.dumps(content), "utf-8")
     assert tcbench(project, "compare", *sides).code == 1
 
 
@@ -309,11 +309,11 @@ def test_a_gates_records_are_compared_by_its_own_verdicts(project, wavering):
     """All trials at once would be judged at another level: the file says what the gate said."""
     gate(project, "--base", "HEAD", "--looks", "2,3", "--config", "deep", "--threshold", "10%")
     (path,) = project.glob("results/*/gate-*-verdicts.json")
-    content = json.loads(path.read_text())
+    content = json.loads(path.read_text("utf-8"))
     assert (content["schema"], content["schema_version"]) == ("tcbench-gate", 2)
     assert [verdict["verdict"] for verdict in content["verdicts"]] == ["inconclusive"]
     content["verdicts"][0] |= {"verdict": "regression", "trials": 2}
-    path.write_text(json.dumps(content))
+    path.write_text(json.dumps(content), "utf-8")
     sides = [str(side) for side in gate_file.record_files(path).values()]
     done = tcbench(project, "compare", *sides)
     assert (done.code, "1 regression at a threshold of 10%" in done.out) == (1, True)
@@ -322,7 +322,7 @@ def test_a_gates_records_are_compared_by_its_own_verdicts(project, wavering):
     assert "1 inconclusive at a threshold of 10%" in anew.out
     for shown in (sides[1:], sides):
         ended(project, "report", *shown, "-o", "page.html")
-        assert ">regression<" in (project / "page.html").read_text()
+        assert ">regression<" in (project / "page.html").read_text("utf-8")
     path.write_text("{}")
     refused = tcbench(project, "compare", *sides)
     assert (refused.code, "expected the verdicts of a gate (tcbench-gate 2)" in refused.err) == (2, True)
