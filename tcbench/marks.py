@@ -78,11 +78,11 @@ class _MeasuredLoader:
             raise AttributeError(name)
         return getattr(self._loader, name)
 
-    def __setattr__(self, name: str, value: Any) -> None:
+    def __setattr__(self, name: str, setting: Any) -> None:
         if name.startswith("_"):
-            object.__setattr__(self, name, value)
+            object.__setattr__(self, name, setting)
         else:
-            setattr(self._loader, name, value)
+            setattr(self._loader, name, setting)
 
     def __copy__(self) -> "_MeasuredLoader":
         return _MeasuredLoader(self._loader, self._marker)

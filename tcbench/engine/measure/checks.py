@@ -108,8 +108,8 @@ class TrialChecks:
     def _look_at(self, *names: str) -> None:
         """Add digests of these arrays, unless all their numbers are 0, as those of cleared gradients are."""
         for name in names:
-            if (probe := getattr(self._probes, name)) and (value := digest(map(to_host, probe()))):
-                self._digests[name].append(value)
+            if (probe := getattr(self._probes, name)) and (seen := digest(map(to_host, probe()))):
+                self._digests[name].append(seen)
 
     def _step(self) -> float | None:
         """Take a step and return its loss."""

@@ -121,12 +121,12 @@ class _StepTimes:
 def measurement(cell: Cell, results: Sequence[RankResult], block_steps: int) -> Measurement:
     """Return the measurement of a trial from the results of its ranks, in order. Raises ProgramError if the times are
     not believed, or if no step counts."""
-    for result in results:
-        _check_believed(result.marked)
-    times = [_by_its_clock(result.marked) for result in results]
+    for rank_result in results:
+        _check_believed(rank_result.marked)
+    times = [_by_its_clock(rank_result.marked) for rank_result in results]
     slowest = max(range(len(results)), key=lambda rank: sum(times[rank].steps_s))
     marked, step_times, first = results[slowest].marked, times[slowest], results[0].introduction
-    counts = (cell.batch_size if result.marked.items is None else result.marked.items for result in results)
+    counts = (cell.batch_size if r.marked.items is None else r.marked.items for r in results)
     parts = tuple(
         RankPart(
             rank=rank,
@@ -134,10 +134,10 @@ def measurement(cell: Cell, results: Sequence[RankResult], block_steps: int) -> 
             cores=(),
             device=cell.device,
             step_times_s=tuple(rank_times.steps_s),
-            phases=_phases(result.marked, block_steps),
-            peak_memory_bytes=result.peak_bytes,
+            phases=_phases(rank_result.marked, block_steps),
+            peak_memory_bytes=rank_result.peak_bytes,
         )
-        for rank, (result, rank_times) in enumerate(zip(results, times, strict=True))
+        for rank, (rank_result, rank_times) in enumerate(zip(results, times, strict=True))
     )
     measured = Measurement(
         warmup_times_s=tuple(step_times.warm_up_s),

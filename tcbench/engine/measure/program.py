@@ -79,7 +79,7 @@ _decoder = msgspec.json.Decoder(LoopMessage)
 class _Loop:
     """A loop in one of the program's processes, which sends lines of JSON over a connection.
 
-    - `introduction`, `result`: its first and its last message; None until they arrive.
+    - `introduction`, `marked`: its first and its last message; None until they arrive.
     - `finished`: the number of its finished steps; `step_s`: the time of the last one that it reported.
     - `ended_s`: when its last step ended, by `time.monotonic`; 0 before. `peak_bytes`: the peak memory of its process.
     - `waiting`: it waits for an answer; `closed`: its connection has ended."""
@@ -87,7 +87,7 @@ class _Loop:
     def __init__(self, connection: socket.socket) -> None:
         self._connection, self._pending = connection, bytearray()
         self.introduction: Introduction | None = None
-        self.result: MarkedSteps | None = None
+        self.marked: MarkedSteps | None = None
         self.finished, self.step_s, self.peak_bytes, self.ended_s = 0, 1.0, 0, 0.0
         self.waiting = self.closed = False
 
@@ -158,7 +158,7 @@ def measure(cell: Cell, command: Command, environment: Environment, listen: List
         doubt = f"killed {_END_S:.0f} s after its last step, since it did not end"
         measurement = msgspec.structs.replace(measurement, checks={"end": doubt})
     program.send_count(statistics.median(measurement.counted_times_s), cell.measure.min_timed_steps)
-    return measurement, marked_steps.with_reports(environment, [result.marked for result in results])
+    return measurement, marked_steps.with_reports(environment, [rank.marked for rank in results])
 
 
 class _Program:
@@ -219,7 +219,7 @@ class _Program:
                 for message in loop.receive() if loop in ready else ():
                     self._hear(run, loop, message)
             self._release(run)
-            ended = bool(run.loops) and all(loop.result is not None for loop in run.loops)
+            ended = bool(run.loops) and all(loop.marked is not None for loop in run.loops)
             overdue = ended and time.monotonic() - max(loop.ended_s for loop in run.loops) > _END_S
             if overdue and not self._command.goes_on:
                 return True
@@ -257,7 +257,7 @@ class _Program:
                     steps = loop.finished if in_warm_up else loop.finished - self._warm_up
                     self._listen(Stepped("warm-up" if in_warm_up else "timed", max(1, steps), loop.step_s))
             case MarkedSteps():
-                loop.result = message
+                loop.marked = message
 
     def _release(self, run: _Run) -> None:
         """Answer the loops that wait between blocks of steps: in a gate, when all of them do, and after the turn of the
@@ -278,8 +278,8 @@ class _Program:
         """Return the words of the command line, with the cell's values in place of the names in braces."""
         cell, line = self._cell, self._command.line
         values = {"batch_size": cell.batch_size, "ranks": cell.ranks, "seed": cell.seed, "steps": steps}
-        for name, value in values.items():
-            line = line.replace(f"{{{name}}}", str(value))
+        for name, number in values.items():
+            line = line.replace(f"{{{name}}}", str(number))
         return shlex.split(line)
 
     def _division(self, loop: _Loop) -> tuple[int, int]:
@@ -316,9 +316,9 @@ class _Program:
         more or fewer ranks than the cell has."""
         cell = self._cell
         results = [
-            RankResult(loop.introduction, loop.result, loop.peak_bytes)
+            RankResult(loop.introduction, loop.marked, loop.peak_bytes)
             for loop in sorted(run.loops, key=lambda loop: loop.rank)
-            if loop.introduction is not None and loop.result is not None
+            if loop.introduction is not None and loop.marked is not None
         ]
         if len(results) < len(run.loops):
             finished = min(loop.finished for loop in run.loops)

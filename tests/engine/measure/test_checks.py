@@ -39,11 +39,11 @@ class Linear:
     def __init__(self, dtype="f4", **phases) -> None:
         self.rng, self.number, self.dtype = np.random.default_rng(0), itertools.count(), np.dtype(dtype)
         self.weights = (self.rng.standard_normal((WIDTH, WIDTH)) / 32).astype(dtype)
-        self.gradient, self.x = np.zeros_like(self.weights), self.samples(N)
+        self.gradient, self.inputs = np.zeros_like(self.weights), self.samples(N)
         self.pool, self.queue, self.over = ThreadPoolExecutor(4), Queue(3), threading.Event()
         steps = {"io": load, "forward": forward, "backward": backward, "update": update} | phases
         self.phases = [Phase(name, functools.partial(run, self)) for name, run in steps.items()]
-        self.probes = {"batch": lambda: [self.x], "weights": lambda: [self.weights]}
+        self.probes = {"batch": lambda: [self.inputs], "weights": lambda: [self.weights]}
         self.probes |= {"gradients": lambda: [self.gradient], "precision": self.dtype.name}
 
     def samples(self, n: int) -> np.ndarray:
@@ -66,16 +66,16 @@ class Linear:
 
 
 def load(layer: Linear) -> None:
-    layer.x = layer.samples(N)
+    layer.inputs = layer.samples(N)
 
 
 def forward(layer: Linear, n: int = N, dtype: str | None = None) -> None:
-    x = layer.x[:n].astype(dtype or layer.dtype).astype(layer.dtype)
-    layer.error = x @ layer.weights - x
+    inputs = layer.inputs[:n].astype(dtype or layer.dtype).astype(layer.dtype)
+    layer.error = inputs @ layer.weights - inputs
 
 
 def backward(layer: Linear) -> None:
-    layer.gradient = layer.x[: len(layer.error)].T @ layer.error
+    layer.gradient = layer.inputs[: len(layer.error)].T @ layer.error
 
 
 def update(layer: Linear) -> None:
@@ -83,16 +83,16 @@ def update(layer: Linear) -> None:
 
 
 def tokens(layer: Linear) -> None:
-    layer.x = layer.rng.integers(0, WIDTH, N)
+    layer.inputs = layer.rng.integers(0, WIDTH, N)
 
 
 def embed(layer: Linear, dtype: str = "f4") -> None:
-    layer.error = layer.weights[layer.x].astype(dtype).astype("f4") - 1
+    layer.error = layer.weights[layer.inputs].astype(dtype).astype("f4") - 1
 
 
 def scatter(layer: Linear) -> None:
     layer.gradient = np.zeros_like(layer.weights)
-    np.add.at(layer.gradient, layer.x, layer.error)
+    np.add.at(layer.gradient, layer.inputs, layer.error)
 
 
 def idle(layer: Linear) -> None:
@@ -104,7 +104,7 @@ def every_second(phase):
 
 
 def cached(layer: Linear) -> None:
-    layer.error = getattr(layer, "error", layer.x)
+    layer.error = getattr(layer, "error", layer.inputs)
 
 
 def from_weights(layer: Linear) -> None:
@@ -134,7 +134,11 @@ class SlowClock(HostClock):
         (Linear(backward=every_second(backward)), {}, "backward skipped in some steps"),
         (Linear(backward=every_second(backward)), UNSEEN, "backward skipped in every second step"),
         (Linear(update=idle), {}, "weights never updated"),
-        (Linear(io=lambda layer: setattr(layer, "x", layer.samples(8))), {}, "smaller batch than declared: an array"),
+        (
+            Linear(io=lambda layer: setattr(layer, "inputs", layer.samples(8))),
+            {},
+            "smaller batch than declared: an array",
+        ),
         (Linear(forward=functools.partial(forward, n=8)), {}, "smaller batch than declared: the last 2 of 16 samples"),
         (Linear(forward=functools.partial(forward, dtype="f2")), {}, "lower precision than declared: numbers"),
         (Linear("f8", forward=functools.partial(forward, dtype="f4")), {}, "lower precision than declared: numbers"),
@@ -195,7 +199,7 @@ def clear(layer: Linear) -> None:
 
 
 def divided(layer: Linear) -> None:
-    layer.gradient = sum(layer.pool.map(lambda part: layer.x[part::4].T @ layer.error[part::4], range(4)))
+    layer.gradient = sum(layer.pool.map(lambda part: layer.inputs[part::4].T @ layer.error[part::4], range(4)))
 
 
 def beside_thread(layer: Linear, work, load=load) -> None:
@@ -208,7 +212,7 @@ def beside_thread(layer: Linear, work, load=load) -> None:
 PREFETCHED = functools.partial(
     beside_thread,
     work=lambda layer: layer.queue.put(layer.samples(N)),
-    load=lambda layer: setattr(layer, "x", layer.queue.get()),
+    load=lambda layer: setattr(layer, "inputs", layer.queue.get()),
 )
 
 
@@ -226,8 +230,8 @@ TRANSPOSED, COPIED = Linear(), Linear()
         (Linear(backward=every_second(backward)), {"period": 2, "gradients": None}),
         (Linear(update=clear), {}),
         (Linear(io=tokens, forward=embed, backward=scatter), {}),
-        (TRANSPOSED, {"batch": lambda: [TRANSPOSED.x.T]}),
-        (COPIED, {"batch": lambda: [COPIED.x.copy()]}),
+        (TRANSPOSED, {"batch": lambda: [TRANSPOSED.inputs.T]}),
+        (COPIED, {"batch": lambda: [COPIED.inputs.copy()]}),
         (Linear(backward=divided), {}),
         (Linear(io=PREFETCHED), {}),
         (Linear(io=functools.partial(beside_thread, work=lambda layer: sum(range(1000)))), {}),
