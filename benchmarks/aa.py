@@ -7,6 +7,8 @@ of the cell's step stands in one phase of the current side, another one from con
 it. The first should never say anything but pass or inconclusive, the second regression, and name the phase. With
 `--alone` trials run one after another, as those of a gate on a GPU do. With `--gate choice` the current side takes
 oneDNN's preferred implementation of each work, however long it takes: that should be a regression where kernels differ.
+With `--computing` the loss is processor time of the thread that drives the step, in place of time that passes: another
+process that takes the processor does not shorten it. `--load` runs busy programs beside the gates.
 
 Goal: no comparison of the first gate says anything but pass or inconclusive.
 """
@@ -28,6 +30,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+
+from load_rounds import BusyPrograms
 
 from tcbench.analysis.compare import METRICS, CellComparison, PhaseChange
 from tcbench.analysis.verdict import Interim, Rule, interims
@@ -54,6 +58,8 @@ CHOICE = "choice"
 """The value, in place of a phase, that plants a worse choice among oneDNN's implementations."""
 PLANTED = "AA_PLANTED"
 """The environment variable with the phase of each config in which its wait stands, as JSON."""
+SHARE, COMPUTING = "AA_SHARE", "AA_COMPUTING"
+"""Environment variables: the planted delay as a share of the step, and whether it is processor time."""
 RULE = Rule()
 
 
@@ -98,7 +104,8 @@ def waiting(run: Any, first: bool) -> Any:
 
     The wait comes first in the phase io: after a batch is taken, the feed decodes the next one on the core that a wait
     leaves free, so that half of the wait would be no loss."""
-    now = time.perf_counter
+    now = time.thread_time if COMPUTING in os.environ else time.perf_counter
+    share = float(os.environ.get(SHARE, PLANTED_SHARE))
     steps_s: deque[float] = deque(maxlen=9)
     last_s = waited_s = 0.0
 
@@ -108,7 +115,7 @@ def waiting(run: Any, first: bool) -> Any:
         if last_s:
             steps_s.append(began_s - last_s - waited_s)
         last_s = began_s
-        waited_s = PLANTED_SHARE * statistics.median(steps_s) if len(steps_s) > 1 else 0.0
+        waited_s = share * statistics.median(steps_s) if len(steps_s) > 1 else 0.0
         if not first:
             run()
         waits_s = now()
@@ -165,7 +172,9 @@ def run(
 
     The records stay in the folder `keep`, if there is one."""
     began = time.monotonic()
-    planted = Launch(worker="aa", variables={PLANTED: json.dumps(planted_in), "PYTHONPATH": str(Path(__file__).parent)})
+    variables = {name: os.environ[name] for name in (SHARE, COMPUTING) if name in os.environ}
+    variables |= {PLANTED: json.dumps(planted_in), "PYTHONPATH": str(Path(__file__).parent)}
+    planted = Launch(worker="aa", variables=variables)
     of_sides = {BASE: Launch(), CURRENT: planted if planted_in else Launch()}
     ready = [
         Build(side, side, side, Path.cwd(), dataclasses.replace(launch, takes_turns=not alone))
@@ -235,13 +244,19 @@ def report(cells: list[Cell], seen: Seen) -> Counter[str]:
     ended = seen.ended
     verdicts = ended.state.verdicts(cells, "the budget was spent")
     compared = gate.comparison(verdicts, cells, ended.base, ended.current, ended.state.interims[-1]).cells
-    title = "the same code twice" if seen.phases is None else f"a busy wait of {PLANTED_SHARE:.0%} of the step planted"
+    title = (
+        "the same code twice"
+        if seen.phases is None
+        else f"a busy wait of {float(os.environ.get(SHARE, PLANTED_SHARE)):.0%} of the step planted"
+    )
     title = "a worse choice planted" if CHOICE in (seen.phases or ()) else title
     print(f"\n{title}: {len(ended.base) + len(ended.current)} trials in {seen.seconds:.0f} s")
     headings = HEADINGS if seen.phases is None else (*HEADINGS, "planted in", "grew most", "named")
     table(iter([headings, *(row(place, cell, seen) for place, cell in enumerate(compared))]))
     verdict_counts: Counter[str] = Counter(cell.verdict for cell in compared)
-    print(", ".join(f"{count} {verdict}" for verdict, count in verdict_counts.items()))
+    print(", ".join(f"{count} {verdict}" for verdict, count in verdict_counts.items()), end="; ")
+    check = ended.state.machine_check
+    print("too few rounds to check the machine" if check.unstable is None else f"machine unstable: {check.unstable}")
     return verdict_counts
 
 
@@ -257,8 +272,12 @@ def main() -> None:
     parser.add_argument("--gate", choices=("unchanged", "planted", CHOICE), help="that one alone")
     parser.add_argument("--alone", action="store_true", help="trials one after another")
     parser.add_argument("--keep", type=Path, metavar="FOLDER", help="of the gates' records")
+    parser.add_argument("--share", type=float, default=PLANTED_SHARE, help="the planted delay as a share of the step")
+    parser.add_argument("--computing", action="store_true", help="the planted delay is processor time")
+    parser.add_argument("--load", type=int, default=0, help="processes that compute without end; an even number")
     parser.add_argument("--quick", action="store_true", help="two configs, one look at three trials")
     options = parser.parse_args()
+    os.environ |= {SHARE: str(options.share)} | ({COMPUTING: "1"} if options.computing else {})
     configs, trials = tuple(options.config), options.looks
     if options.quick:
         configs, trials = configs or ("fp32", "fp32+dali+batched+nhwc+fused+static_graph"), "3"
@@ -293,12 +312,15 @@ def main() -> None:
 
     if options.gate == CHOICE:
         phases = dict.fromkeys(configs_of, CHOICE)
-    if options.gate in (None, "unchanged"):
-        verdict_counts = report(
-            cells, run(cpu_plan, of_gate, options.alone, options.budget, {}, kept_folder("unchanged"))
-        )
-    if options.gate != "unchanged":
-        report(cells, run(cpu_plan, of_gate, options.alone, options.budget, phases, kept_folder("planted")))
+    with contextlib.ExitStack() as stack:
+        if options.load:
+            stack.callback(BusyPrograms(options.load).end)
+        if options.gate in (None, "unchanged"):
+            verdict_counts = report(
+                cells, run(cpu_plan, of_gate, options.alone, options.budget, {}, kept_folder("unchanged"))
+            )
+        if options.gate != "unchanged":
+            report(cells, run(cpu_plan, of_gate, options.alone, options.budget, phases, kept_folder("planted")))
     sys.exit(1 if set(verdict_counts) - {"pass", "inconclusive"} else 0)
 
 

@@ -204,6 +204,11 @@ class Gate:
         return self if number is None else self._judged(number)
 
     @property
+    def looks_taken(self) -> int:
+        """The number of looks so far."""
+        return max((cell.interims_taken for cell in self.cells), default=0)
+
+    @property
     def machine_check(self) -> MachineCheck:
         """Whether the machine stayed the same, by the rounds so far."""
         threshold = self.interims[-1].rule.threshold

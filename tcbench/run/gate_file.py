@@ -60,6 +60,7 @@ class GateFile(msgspec.Struct, frozen=True, kw_only=True):
     """The content of a gate's file. `names` are the names of base and current for display. `gone` are the cells that
     only base's scenario has. `verdicts` are first those on the cells in the question, then those on the cells in
     `gone`; they are empty until the gate has ended. `machine_check`: unset before it ends, and by earlier versions.
+    `spent`: True if the budget ended the gate before its last look, else unset.
 
     Versions of `schema_version`: in 1, the decisions were stored apart from the verdicts, under `judged`; in 2, each
     verdict holds its number of trials."""
@@ -72,6 +73,7 @@ class GateFile(msgspec.Struct, frozen=True, kw_only=True):
     notes: tuple[str, ...] = ()
     verdicts: tuple[GateVerdict, ...] = ()
     machine_check: MachineCheck | msgspec.UnsetType = msgspec.UNSET
+    spent: bool | msgspec.UnsetType = msgspec.UNSET
 
     @property
     def finished(self) -> bool:
@@ -164,8 +166,11 @@ def read_finished(base: Path, current: Path) -> GateFile | None:
 
 
 def unfinished(folder: Path) -> Path | None:
-    """Return the newest gate's file in a machine's folder that has no verdicts yet, or None."""
+    """Return the newest gate's file in a machine's folder that has no verdicts yet, or None. A gate that its budget
+    ended also counts as unfinished if it is the newest of all."""
     newest_first = sorted(folder.glob(f"gate-*{_ENDING}"), reverse=True) if folder.is_dir() else []
+    if newest_first and read(newest_first[0]).spent is True:
+        return newest_first[0]
     return next((path for path in newest_first if not read(path).finished), None)
 
 
@@ -175,7 +180,8 @@ def judged(content: GateFile, state: Gate, spent: str | None = None) -> GateFile
     ended = "the budget was spent" if spent else "the gate ended"
     notes = (spent, *content.notes) if spent else content.notes
     verdicts = state.verdicts(content.question.cells, ended)
-    return msgspec.structs.replace(content, verdicts=verdicts, notes=notes, machine_check=state.machine_check)
+    check, was_spent = state.machine_check, True if spent else msgspec.UNSET
+    return msgspec.structs.replace(content, verdicts=verdicts, notes=notes, machine_check=check, spent=was_spent)
 
 
 def shown(content: GateFile, compared: Sequence[CellComparison]) -> GateFile:

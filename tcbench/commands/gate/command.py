@@ -23,6 +23,8 @@ from tcbench.show.sides import Labels
 if TYPE_CHECKING:
     from tcbench.analysis.verdict import Interim, Rule
     from tcbench.commands.gate.builds import Build
+    from tcbench.commands.gate.outlook import Outlook
+    from tcbench.commands.gate.turns import EndedGate
     from tcbench.core.record import Cell, Selection
     from tcbench.run.eta import TimeLeft
     from tcbench.run.gate_file import GateFile, GateQuestion
@@ -115,6 +117,7 @@ def gate(
     tcbench gate ./my_step.toml --bisect v1.0..main    the commit that made it slower"""
     from tcbench.analysis.verdict import Rule
     from tcbench.commands.gate import builds, turns
+    from tcbench.commands.gate.outlook import next_step
     from tcbench.run import gate_file, images
     from tcbench.run.launcher import find_for
     from tcbench.run.plan import plan_of
@@ -181,7 +184,7 @@ def gate(
             say(f"note: {notes[0]}")
         content = gate_file.GateFile(question=question, names=names, gone=gone, notes=notes)
         path = path or _new_path(out, plan.device.machine)
-        content = _run_gate(path, content, plan, launcher, ready, budget_s, stderr)
+        content, ahead = _run_gate(path, content, plan, launcher, ready, budget_s, stderr)
     base_records, current_records = gate_file.stored_trials(path).values()
     comparison = gate_file.comparison(content, base_records, current_records)
     gate_file.write(path, gate_file.shown(content, comparison.cells))
@@ -197,6 +200,9 @@ def gate(
             raise NotComparableError(f"{error}; {hint}") from None
         raise
     outcome.present(comparison, labels, format_, output, details)
+    if comparison.inconclusive and (step := next_step(ahead, content)):
+        stderr.say(f"still needed for {ahead.says}")
+        stderr.offer([step])
     raise typer.Exit(outcome.exit_code(comparison, strict or (comparison.unsettled and not lenient)))
 
 
@@ -299,12 +305,13 @@ def _run_gate(
     ready: tuple[Build, Build],
     budget_s: float | None,
     stderr: Screen,
-) -> GateFile:
-    """Run the trials that the gate asks for and return its file's content with the decisions.
+) -> tuple[GateFile, Outlook]:
+    """Run the trials that the gate asks for. Return its file's content with the decisions, and what is still needed.
 
     Each trial is stored as it ends. Trials that the gate's files already hold are not repeated. Exits with 130 when
     interrupted."""
     from tcbench.commands.gate import turns
+    from tcbench.commands.gate.outlook import outlook
     from tcbench.commands.run.planning import plan_line
     from tcbench.core import store
     from tcbench.run import gate_file, images
@@ -316,7 +323,15 @@ def _run_gate(
     paths, out, question = gate_file.record_files(path), path.parents[1], content.question
     record_paths = _record_paths(path)
     earlier_records = gate_file.stored_trials(path)
+    if budget_s is not None and path.exists() and gate_file.read(path).spent is True:  # a new budget
+        budget_s += sum(record.duration_s for records in earlier_records.values() for record in records)
     say = stderr.say
+
+    def say_outlook(so_far: EndedGate) -> None:
+        """Print how long the gate still needs, after a look that left cells undecided."""
+        ahead = outlook(so_far.state, content, so_far.base, so_far.current)
+        say(f"look {so_far.state.looks_taken} of {len(question.interims)}: {ahead.says}")
+
     try:
         probe_largest(launcher, [planned.cell for planned in plan.cells if planned.skip_reason is None])
         with contextlib.ExitStack() as stack:
@@ -331,7 +346,9 @@ def _run_gate(
                 say(f"resuming {path.name}: {counted(n, 'record')} stored")
             state = start(len(question.cells), question.interims, question.metrics)
             progress = stack.enter_context(RunProgress(stderr, expected, 0))
-            ended = turns.measure(state, plan, ready, launcher, stores, progress, budget_s, earlier_records)
+            ended = turns.measure(
+                state, plan, ready, launcher, stores, progress, budget_s, earlier_records, say_outlook
+            )
     except KeyboardInterrupt:
         stored = len(store.read(file for file in paths.values() if file.exists()).records)
         compare = f"compare what was stored: tcbench compare {shlex.join(record_paths)}"
@@ -346,7 +363,8 @@ def _run_gate(
             store.remove_empty(path)
     say(f"Records: {' and '.join(record_paths)}")
     spent = f"the budget of {duration(budget_s or 0)} was spent: cells not yet decided are inconclusive"
-    return gate_file.judged(content, ended.state, spent if ended.spent else None)
+    judged = gate_file.judged(content, ended.state, spent if ended.spent else None)
+    return judged, outlook(ended.state, content, ended.base, ended.current)
 
 
 def _record_paths(path: Path) -> tuple[str, str]:

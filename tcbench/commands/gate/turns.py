@@ -7,7 +7,7 @@ other on a GPU (both would need its memory), with many ranks, and against a revi
 To compare two revisions: prepare them (`builds`), start a gate (`gate.start`) and call `measure`."""
 
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -60,11 +60,13 @@ def measure(
     progress: GateProgress,
     budget_s: float | None = None,
     earlier: Mapping[Role, Sequence[Record]] | None = None,
+    after_look: Callable[[EndedGate], None] = lambda _: None,
 ) -> EndedGate:
     """Run the trials that the gate asks for until every cell is done or trials have taken `budget_s`.
 
     Each record is stored before the next trial begins. `state` is the gate before its first trial; `earlier` has the
-    records that the stores already hold from an interrupted gate."""
+    records that the stores already hold from an interrupted gate. `after_look` is called after each look but the last
+    with the gate so far."""
     options: dict[str, Any] = {"timeout_s": plan.timeout_s, "listen": progress.listen, "launcher": launcher}
     options |= {"cooling_s": COOLING_S, "step_counts": {}}
     runners = {
@@ -85,6 +87,7 @@ def measure(
         if cell not in timed and _chooses_kernels(planned):
             timed.add(cell)
             time_candidates(list(runners.values()), planned)
+        looks_before = state.looks_taken
         records: dict[int, Record] = {}
         for index, record in run_trials(
             [runners[trial.side] for trial in trials], planned, [trial.number for trial in trials]
@@ -102,6 +105,8 @@ def measure(
             progress.finished(record)
             state = state.with_record(trial, record)
         spent = budget_s is not None and time.monotonic() - started >= budget_s
+        if state.looks_taken > looks_before and state.certain() and not spent:
+            after_look(EndedGate(state, tuple(records_of[BASE]), tuple(records_of[CURRENT]), spent))
     unfinished = bool(state.certain())
     return EndedGate(
         state.ended() if unfinished else state, tuple(records_of[BASE]), tuple(records_of[CURRENT]), unfinished

@@ -184,6 +184,12 @@ def test_a_spent_budget_leaves_the_rest_inconclusive_and_says_so(project, monkey
     done = gate(project, "--base-python", sys.executable, "--config", "deep", "--budget", "1s", "--strict", code=4)
     assert "the budget of 1 s was spent: cells not yet decided are inconclusive" in done.out
     assert [len(store.read([path]).records) for path in project.glob("results/*/*.jsonl")] == [1, 1]
+    arguments = ("--base-python", sys.executable, "--config", "deep", "--looks", "4,6")
+    done = tcbench(project, "gate", *QUICK[:-1], *arguments, "--budget", "2s")
+    assert re.search("(?m)^Next: tcbench gate .* --budget 2s --resume$", done.err), done.err
+    done = gate(project, *arguments, "--budget", "2s", "--resume")
+    newest = sorted(project.glob("results/*/*-current.jsonl"))[-1]
+    assert len(store.read([newest]).records) == 4
 
 
 @pytest.mark.usefixtures("stand_ins")
