@@ -258,10 +258,14 @@ def environments(records: Sequence[Record]) -> dict[str, Environment]:
     return {record.run_id: record.environment for record in reversed(records) if record.environment is not None}
 
 
-def _log_rates(group: Sequence[Record]) -> list[tuple[tuple[str, int], float]]:
-    """Return, for each successful trial, its round (run id and trial number) and the logarithm of its images/s."""
+def _log_rates(group: Sequence[Record]) -> list[tuple[tuple[str, int, str], float]]:
+    """Return, for each successful trial, its round and the logarithm of its images/s. A round is named by the run id,
+    the trial number, and the start of the trials that took turns, since these share the state of the machine."""
     return [
-        ((record.run_id, record.trial), math.log(images_per_s(record.images_per_step, measured.counted_times_s)))
+        (
+            (record.run_id, record.trial, record.turns_began_at or ""),
+            math.log(images_per_s(record.images_per_step, measured.counted_times_s)),
+        )
         for record in group
         if record.status == "ok" and (measured := record.measurement) is not None and measured.counted_times_s
     ]

@@ -266,13 +266,17 @@ class _Log:
         return self._tail
 
 
-def receive(workers: Sequence[Worker[Message]]) -> Iterator[tuple[Worker[Message], Message | Fault]]:
+def receive(
+    workers: Sequence[Worker[Message]], wake: Sequence[int] = ()
+) -> Iterator[tuple[Worker[Message], Message | Fault]]:
     """Wait until one of the workers sends messages or reaches its timeout, and yield each message with its worker. A
-    worker that is past its timeout is ended, and its Fault is yielded."""
+    worker that is past its timeout is ended, and its Fault is yielded. The wait also ends when one of the descriptors
+    in `wake` becomes readable."""
     if not workers:
         return
     remaining_s = min(worker.remaining_s for worker in workers)
-    readable = select.select(workers, [], [], max(0.0, remaining_s))[0]
+    watched: list[Worker[Message] | int] = [*workers, *wake]
+    readable = select.select(watched, [], [], max(0.0, remaining_s))[0]
     for worker in workers:
         if worker.remaining_s <= 0:
             yield worker, worker.time_out()

@@ -699,7 +699,8 @@ def check_end(status: Status, reason: str | None, measurement: Measurement | Non
 class Record(msgspec.Struct, frozen=True, kw_only=True):
     """One trial, whether it succeeded or not. `started_at` is UTC in ISO 8601. `reason` is one line, set unless the
     status is ok. `gpu` is set for a trial on a GPU if NVML is available, `host` if the timed pass was completed. `plan`
-    is a key of all cells of the run, `place` is the cell's position among them, by which tables are sorted."""
+    is a key of all cells of the run, `place` is the cell's position among them, by which tables are sorted.
+    `turns_began_at` is the start of the trials of a run that took turns with this one, and itself (UTC in ISO 8601)."""
 
     schema_version: int
     run_id: str
@@ -716,6 +717,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     host: HostLoad | None = None
     plan: str | None = None
     place: Annotated[int, Meta(ge=0)] | None = None
+    turns_began_at: str | msgspec.UnsetType = msgspec.UNSET
 
     def __post_init__(self) -> None:
         check_end(self.status, self.reason, self.measurement)

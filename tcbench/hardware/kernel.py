@@ -42,6 +42,20 @@ def memory_limit_bytes() -> int | None:
     return min((limit for limit in limits if 0 < limit < _NO_MEMORY_LIMIT), default=None)
 
 
+def memory_left_bytes() -> int | None:
+    """Return how much more memory the limits of this process's groups leave, None without a limit. Files that the
+    kernel caches and can drop do not count as used."""
+    left = []
+    for folder in _groups("memory", "self"):
+        with contextlib.suppress(ValueError):  # "max" or no such file
+            limit = int(text(folder / "memory.max") or text(folder / "memory.limit_in_bytes"))
+            used = int(text(folder / "memory.current") or text(folder / "memory.usage_in_bytes"))
+            cached = re.search(r"(?m)^(?:total_)?inactive_file (\d{1,18})$", text(folder / "memory.stat"))
+            if 0 < limit < _NO_MEMORY_LIMIT:
+                left.append(max(0, limit - used + (int(cached[1]) if cached else 0)))
+    return min(left, default=None)
+
+
 def throttled_s(pid: int) -> float:
     """Return the processor time that quotas have withheld from a process's groups since their creation.
 

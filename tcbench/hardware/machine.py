@@ -129,6 +129,15 @@ def usable_memory_bytes() -> int:
     return min(kernel.memory_limit_bytes() or memory_bytes(), memory_bytes())
 
 
+def available_memory_bytes() -> int:
+    """Return how much more memory processes can use, by the kernel's estimate and the limits of this process's control
+    groups; 0 if it is unknown."""
+    match = re.search(r"(?m)^MemAvailable: +(\d{1,15}) kB$", kernel.text(Path("/proc/meminfo")))
+    left = kernel.memory_left_bytes()
+    available = 1024 * int(match[1]) if match else 0
+    return available if left is None else min(available, left)
+
+
 def slug(text: str) -> str:
     """Return a text as a name for a folder: lower case, without marketing words and special characters."""
     text = re.sub(r"\((r|tm)\)|cpu @.*|with .*graphics|\d+-core|processor|nvidia|geforce", " ", text.lower())

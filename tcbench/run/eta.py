@@ -168,13 +168,14 @@ class TimeLeft:
         any measured trial or prediction."""
         return not self.seen and not self.foreseen and any(model_of(cell) is None for cell in cells)
 
-    def remaining_s(self, spent_on_first_s: float = 0.0) -> float:
-        """Return the expected seconds until the run ends. The running trial has already taken `spent_on_first_s`."""
+    def remaining_s(self, spent_s: float = 0.0, running: int = 1) -> float:
+        """Return the expected seconds until the run ends. The first `running` trials, which run at the same time, have
+        already taken `spent_s` together."""
         if not self.remaining:
             return 0.0
         costs_s = {cell: self.trial_s(cell) for cell in dict.fromkeys(self.remaining)}
-        first, *rest = (costs_s[cell] for cell in self.remaining)
-        return max(1.0, first - spent_on_first_s) + sum(rest)
+        trials_s = [costs_s[cell] for cell in self.remaining]
+        return max(1.0, sum(trials_s[:running]) - spent_s) + sum(trials_s[running:])
 
 
 def estimate(

@@ -1,19 +1,21 @@
 """The order of a run's trials, in rounds over all its cells: the next trial, and the expected further ones.
 
 A round measures each cell once, so that changes of the machine affect all cells equally and their numbers of trials
-differ by at most one. The first round is always completed. After it, a trial starts only if the budget has time for
-what its cell has cost so far. Pure functions of frozen state, without processes, files or clocks."""
+differ by at most one. Within a round, the cells of one batch size take turns on a CPU. The first round is always
+completed. After it, a trial starts only if the budget has time for what its cell has cost so far. Pure functions of
+frozen state, without processes, files or clocks."""
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from tcbench.core.groups import grouped
 from tcbench.core.record import FINAL_STATUSES, Cell, Record, Status, cell_settings
 from tcbench.hardware import machine
+from tcbench.run.devices import runs_on_host
 from tcbench.run.eta import TimeLeft, estimate
 from tcbench.run.plan import Plan, PlannedCell
 
@@ -122,6 +124,29 @@ def start(
     ]
     spent_s = sum(record.duration_s for record in before)
     return Rounds(cells, plan.trials, plan.budget_s, tuple(ends), spent_s, costs)
+
+
+def together(ahead: Sequence[tuple[PlannedCell, int]], alone: Collection[str] = ()) -> list[tuple[PlannedCell, int]]:
+    """Return the trials that take turns with the first of the trials `ahead`, and that one itself: of the same round,
+    network and batch size, on the host's processor. A user's own code runs alone, since its input may go on between
+    its turns, as do cells whose keys are in `alone`."""
+    (planned, number), cell = ahead[0], ahead[0][0].cell
+    if not _takes_turns(planned) or cell.key in alone:
+        return [(planned, number)]
+    return [
+        (other, n)
+        for other, n in ahead
+        if n == number
+        and (other.cell.model, other.cell.image_size, other.cell.batch_size)
+        == (cell.model, cell.image_size, cell.batch_size)
+        and _takes_turns(other)
+        and other.cell.key not in alone
+    ]
+
+
+def _takes_turns(planned: PlannedCell) -> bool:
+    cell = planned.cell
+    return planned.skip_reason is None and runs_on_host(cell) and not cell.is_own and cell.command is None
 
 
 def differences(plan: Plan, before: Iterable[Record]) -> str:

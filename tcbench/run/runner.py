@@ -6,9 +6,12 @@ from __future__ import annotations
 import contextlib
 import datetime
 import logging
+import math
 import os
 import re
+import select
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -23,7 +26,7 @@ from tcbench.core.messages import Finished, Message, Stepped, TimedPassLoad
 from tcbench.core.process import Fault, Worker
 from tcbench.core.record import SCHEMA_VERSION, Cell, GpuSamples, HostLoad, Record
 from tcbench.engine.api import Watch, kind_of
-from tcbench.hardware import kernel, load
+from tcbench.hardware import kernel, load, machine
 from tcbench.run.launcher import Launcher
 from tcbench.run.plan import PlannedCell
 from tcbench.run.ranks import RankWorkers
@@ -95,28 +98,34 @@ class Runner:
 
     def _trial(self, planned: PlannedCell, trial: int) -> Record:
         """Run one trial, and return its record."""
-        ((_, record),) = _followed([_Trial(self, planned, trial)])
-        return record
+        running = {0: _Trial(self, planned, trial)}
+        started = running[0]
+        try:
+            while started.record is None:
+                for _ in _receive(running):
+                    pass
+        finally:
+            started.end()
+        return started.record
 
     def in_turns(self, other: Runner, planned: PlannedCell, trials: tuple[int, int]) -> Iterator[tuple[int, Record]]:
-        """Run a trial of this runner and one of `other` at the same time, and yield the record of each as it ends,
-        preceded by 0 for this runner's trial or 1 for the other's. `trials` holds the numbers of the two trials.
-
-        Both measure the same cell, and their processes alternate steps, this one's first, so that other work on the
-        machine affects both equally. Both launches must support taking turns. Time during which both run counts half
-        for each."""
+        """Run a trial of this runner and one of `other` in turns (`in_turns`), and yield the record of each as it ends,
+        preceded by 0 for this runner's trial or 1 for the other's. `trials` holds the numbers of the two trials. Both
+        measure the same cell."""
         if (record := self._pilot(planned, trials[0])) is not None:
             yield 0, record
             yield 1, other._trial(planned, trials[1])
             return
-        runners = (self, other)
-        running: list[_Trial] = []
-        with _ring(len(runners)) as pipes, contextlib.ExitStack() as cleanup:
-            for runner, trial, turns in zip(runners, trials, pipes, strict=True):
-                running.append(_Trial(runner, planned, trial, turns, share=len(runners)))
-                cleanup.callback(running[-1].end)
-            cleanup.pop_all()
-        yield from _followed(running)
+        yield from in_turns([(self, planned, trials[0]), (other, planned, trials[1])])
+
+    def together(self, trials: Sequence[tuple[PlannedCell, int]]) -> Iterator[Record]:
+        """Run trials of different cells in turns (`in_turns`), and yield the record of each as it ends. If memory is
+        short, only the first of the trials run."""
+        now = datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds")
+        memory = _Memory()
+        group = [(self, planned, number) for planned, number in trials]
+        for _, record in in_turns(group, lambda: memory.holds_another()):
+            yield msgspec.structs.replace(record, turns_began_at=now)
 
     def _record(self, planned: PlannedCell, trial: int) -> _MakeRecord:
         """Return a function that makes the record of a trial that starts now."""
@@ -133,33 +142,144 @@ class Runner:
         )
 
 
-@contextlib.contextmanager
-def _ring(workers: int) -> Iterator[list[tuple[int, int]]]:
-    """Yield the pipes by which workers take turns: for each worker, the descriptor from which it reads its own turn and
-    the one to which it writes the next worker's.
+class _Turns:
+    """The turns of trials that run at the same time: the worker of one of them steps while the others wait.
 
-    The first worker starts. On exit the parent closes its copies, so that a worker waiting for a dead one reads end of
-    file."""
-    pipes = [os.pipe() for _ in range(workers)]
+    A worker reads a byte before each of its turns, and writes a byte when the turn is over. The pipes of a worker that
+    has ended are at their end, so that it gets no more turns. Trials are known by their numbers."""
+
+    def __init__(self) -> None:
+        self._pipes: deque[tuple[int, int, int]] = deque()  # trial, where its turns are given, where it answers
+        self._turns_s: dict[int, float] = {}
+        self._began_s = 0.0
+
+    @contextlib.contextmanager
+    def first_turn(self, trial: int) -> Iterator[tuple[int, int]]:
+        """Give the first turn to the worker of a trial, which is started in this context. Yields its descriptors: it
+        reads its turns from one, and writes to the other when a turn is over."""
+        (turn, give), (answer, over) = os.pipe(), os.pipe()
+        self._pipes.append((trial, give, answer))
+        self._turns_s[trial] = 0.0
+        try:
+            self._give()
+            yield turn, over
+        finally:
+            os.close(turn)
+            os.close(over)
+
+    @property
+    def answers(self) -> list[int]:
+        """The descriptor that becomes readable when the present turn is over; none without workers."""
+        return [self._pipes[-1][2]] if self._pipes else []
+
+    def over(self) -> bool:
+        """Return whether the present turn is over, or nobody has a turn."""
+        if not self._pipes:
+            return True
+        if not select.select(self.answers, [], [], 0.0)[0]:
+            return False
+        trial, _, answer = self._pipes[-1]
+        self._turns_s[trial] = self.spent_s(trial)
+        self._began_s = math.inf
+        if not os.read(answer, 1):  # the worker has ended
+            self._drop()
+        return True
+
+    def give_next(self) -> None:
+        """Give the next worker its turn. The present turn must be over."""
+        while self._pipes:
+            self._pipes.rotate(-1)
+            try:
+                self._give()
+                return
+            except BrokenPipeError:
+                self._drop()
+
+    def spent_s(self, trial: int) -> float:
+        """Return the seconds of all turns of a trial so far."""
+        has_turn = bool(self._pipes) and self._pipes[-1][0] == trial
+        return self._turns_s[trial] + (max(0.0, time.monotonic() - self._began_s) if has_turn else 0.0)
+
+    def close(self) -> None:
+        """Close all descriptors. A worker that still runs would then step without waiting for its turn."""
+        while self._pipes:
+            self._drop()
+
+    def _give(self) -> None:
+        os.write(self._pipes[-1][1], messages.YOUR_TURN)
+        self._began_s = time.monotonic()
+
+    def _drop(self) -> None:
+        _, give, answer = self._pipes.pop()
+        os.close(give)
+        os.close(answer)
+
+
+def in_turns(
+    trials: Sequence[tuple[Runner, PlannedCell, int]], another: Callable[[], bool] = lambda: True
+) -> Iterator[tuple[int, Record]]:
+    """Run several trials at the same time, and yield the index and the record of each as it ends.
+
+    Each trial is given by its runner, its cell and its number. One of the processes steps while the others wait, so
+    that other work on the machine affects all alike. They start one after another: each has taken its warm-up steps
+    before the next one starts. `another` tells whether a further process may start; if not, the remaining trials do not
+    run. All launches must support taking turns. The duration of a trial is that of its own turns."""
+    turns, running, waiting = _Turns(), dict[int, _Trial](), deque(enumerate(trials))
     try:
-        os.write(pipes[0][1], messages.YOUR_TURN)
-        yield [(pipes[place][0], pipes[(place + 1) % workers][1]) for place in range(workers)]
+        while waiting or running:
+            if turns.over():
+                if waiting and running and not another():
+                    waiting.clear()
+                if waiting:
+                    place, (runner, planned, number) = waiting.popleft()
+                    with turns.first_turn(place) as pipes:
+                        spent_s = partial(turns.spent_s, place)
+                        running[place] = _Trial(runner, planned, number, pipes, len(trials), spent_s)
+                else:
+                    turns.give_next()
+            yield from _receive(running, turns.answers)
     finally:
-        for descriptor in (end for pipe in pipes for end in pipe):
-            os.close(descriptor)
+        for trial in running.values():
+            trial.end()
+        turns.close()
+
+
+class _Memory:
+    """Tells whether a further process fits into memory, by what each of the processes so far has taken."""
+
+    def __init__(self) -> None:
+        self._available_bytes = machine.available_memory_bytes()
+        self._largest_bytes = 0
+
+    def holds_another(self) -> bool:
+        """Return whether a further process fits. Called once after each process has been built."""
+        before, self._available_bytes = self._available_bytes, machine.available_memory_bytes()
+        self._largest_bytes = max(self._largest_bytes, before - self._available_bytes)
+        return self._available_bytes > _MEMORY_MARGIN * self._largest_bytes
+
+
+_MEMORY_MARGIN = 3
+"""A further process starts if this multiple of what the largest one took is still available."""
 
 
 class _Trial:
     """A running trial. `record` is None until it has ended. `turns` are the file descriptors of a worker that takes
-    turns (`_ring`). `share` is the number of workers that run at the same time: a trial's duration is the elapsed time
-    divided by it."""
+    turns (`_Turns`), `share` is the number of workers that run at the same time, by which the timeout is multiplied,
+    and `spent_s` returns the trial's duration so far, if it is not the time since its start."""
 
     def __init__(
-        self, runner: Runner, planned: PlannedCell, trial: int, turns: tuple[int, int] | None = None, share: int = 1
+        self,
+        runner: Runner,
+        planned: PlannedCell,
+        trial: int,
+        turns: tuple[int, int] | None = None,
+        share: int = 1,
+        spent_s: Callable[[], float] | None = None,
     ) -> None:
         self._runner, self._cell, self._number, self._share = runner, planned.cell, trial, share
         self._record = runner._record(planned, trial)
-        self._start = time.monotonic()
+        self._start = start = time.monotonic()
+        self._spent_s = spent_s or (lambda: time.monotonic() - start)
         self._timed = _TimedPass(self._start)
         self._oom_kills = _oom_kills()
         self._watch = runner.watch(self._cell, self._start)
@@ -222,8 +342,7 @@ class _Trial:
         samples = self.end()
         if end.get("environment") is not None:
             end["environment"] = msgspec.structs.replace(end["environment"], variables=self._variables)
-        duration_s = (time.monotonic() - self._start) / self._share
-        self.record = self._record(**end, duration_s=duration_s, gpu=samples, host=self._timed.load)
+        self.record = self._record(**end, duration_s=self._spent_s(), gpu=samples, host=self._timed.load)
 
     def end(self) -> GpuSamples | None:
         """End the worker and the monitoring of its device, and return the samples of the device. None if the device was
@@ -234,23 +353,15 @@ class _Trial:
         return None if watch is None else watch.stop(self._timed.from_s, self._timed.to_s)
 
 
-def _followed(trials: Sequence[_Trial]) -> Iterator[tuple[int, Record]]:
-    """Follow running trials to their ends, and yield the index and the record of each as it ends. Trials that still run
-    when the iteration stops are ended."""
-    running = dict(enumerate(trials))
-    try:
-        while running:
-            for place, record in [
-                (place, trial.record) for place, trial in running.items() if trial.record is not None
-            ]:
-                del running[place]
-                yield place, record
-            by_worker = {trial.worker: trial for trial in running.values() if trial.worker is not None}
-            for worker, message in process.receive(list(by_worker)):
-                by_worker[worker].hear(worker, message)
-    finally:
-        for trial in running.values():
-            trial.end()
+def _receive(running: dict[int, _Trial], wake: Sequence[int] = ()) -> Iterator[tuple[int, Record]]:
+    """Yield the index and the record of each running trial that has ended, and take it out of `running`. Then wait for
+    messages of the others, or until a descriptor in `wake` becomes readable, and handle them."""
+    for place, record in [(place, trial.record) for place, trial in running.items() if trial.record is not None]:
+        del running[place]
+        yield place, record
+    by_worker = {trial.worker: trial for trial in running.values() if trial.worker is not None}
+    for worker, message in process.receive(list(by_worker), wake):
+        by_worker[worker].hear(worker, message)
 
 
 class _TimedPass:

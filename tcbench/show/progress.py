@@ -94,17 +94,19 @@ class RunProgress(_Live):
         self._done = 0
         self._started = time.monotonic()
         self._running_estimate: TimeLeft | None = None
+        self._together = 1
         self._tuning_s = 0.0
         self._label = ""
         self._task = self._progress.add_task("starting", total=total)
 
-    def begin(self, label: str, remaining: Sequence[Cell], ahead: int | None) -> None:
-        """Begin the next part of a run, such as a round.
+    def begin(self, label: str, remaining: Sequence[Cell], ahead: int | None, together: int = 1) -> None:
+        """Begin the next part of a run, such as a round. Its first `together` trials run at the same time.
 
         `label` precedes the names of trials, `remaining` are the cells still to run, and `ahead` is the number of
         trials that will certainly run, None if a time budget decides. If there are fewer than expected before, the
         missing ones count as done, so that neither the count nor the total goes down."""
         self._label = f"{label}: " if label else ""
+        self._together, self._started = together, time.monotonic()
         self._estimate = replace(self._estimate, remaining=tuple(remaining))
         if ahead is None:
             self._total = None
@@ -120,7 +122,8 @@ class RunProgress(_Live):
         name = f"{self._label}{cell.label}"
         if isinstance(message, Building):
             if message.part == "imports":
-                self._started, self._tuning_s = time.monotonic(), 0.0
+                self._started = self._started if self._together > 1 else time.monotonic()
+                self._tuning_s = 0.0
             self._progress.update(self._task, description=f"{name}: {message.part}")
         elif isinstance(message, Tuning):
             self._tuning_s, budget_s = message.spent_s, message.budget_s
@@ -148,19 +151,23 @@ class RunProgress(_Live):
         if remaining is not None:
             self._estimate = replace(self._estimate, remaining=tuple(remaining))
         self._running_estimate = None
-        self._started = time.monotonic()
+        if self._together > 1:  # the others go on
+            self._together -= 1
+        else:
+            self._started = time.monotonic()
         self._done += not again
         self._progress.update(self._task, completed=self._done)
         eta = duration(self._estimate.remaining_s())
         more = f"  (ETA {eta})" if self._progress.disable and self._estimate.remaining else ""
         slowdowns = ", ".join(record.gpu.slowdowns) if record.gpu else ""
-        why = f"; it runs again after a pause, since the GPU was slowed down ({slowdowns})" if again else ""
+        why = f"; it runs again after a pause, since the GPU was slowed down ({slowdowns})" if slowdowns else ""
+        why = (why or "; it runs again alone") if again else ""
         count = f"{self._done}" if self._total is None else f"{self._done}/{self._total}"
         self._console.say(f"[{count}] {self._label}{record.cell.label}: {outcome(record)}{why}{more}")
 
     def _remaining_s(self) -> float:
         spent = time.monotonic() - self._started
-        return (self._running_estimate or self._estimate).remaining_s(spent)
+        return (self._running_estimate or self._estimate).remaining_s(spent, self._together)
 
 
 def outcome(record: Record) -> str:
