@@ -18,7 +18,7 @@ from standin_nvml import pynvml
 
 import tcbench
 from tcbench.commands.numerics.runner import NumericsRunner
-from tcbench.core import store, variables
+from tcbench.core import messages, store, variables
 from tcbench.core.messages import Finished, Message, Stepped
 from tcbench.core.record import GpuSample, GpuSamples, GpuState
 from tcbench.run import runner as module
@@ -454,7 +454,7 @@ def test_an_interrupt_ends_both_that_step_in_turns(tmp_path):
 
     started = tmp_path / "started"
     waits = f"echo $$ >> {started}; exec sleep 600"
-    waiting = Runner("r", 60.0, worker(waits))
+    waiting = Runner("r", 60.0, worker(f"printf . >/dev/fd/${{{messages.TURNS}#*,}}", waits))
     heard = Runner("r", 60.0, worker(send(Stepped("timed", 6, 0.1)), waits), interrupt)
     with pytest.raises(KeyboardInterrupt):
         list(waiting.in_turns(heard, PlannedCell(factories.make_cell()), (0, 0)))
