@@ -146,7 +146,7 @@ class Worker(Generic[Message]):
     The process reads `job` from standard input and writes one message per line, decoded by `decode`, to a file
     descriptor; `command` returns its command line for that descriptor. Its output becomes its log. It may take
     `timeout_s` seconds, and `grace_s` to exit after its last message. `files` are further descriptors that it inherits.
-    """
+    `spent_s` returns the seconds that count for the timeout, if these are not all since its start."""
 
     def __init__(
         self,
@@ -159,9 +159,11 @@ class Worker(Generic[Message]):
         folder: Path | None = None,
         grace_s: float = GRACE_S,
         files: Sequence[int] = (),
+        spent_s: Callable[[], float] | None = None,
     ) -> None:
         self._timeout_s, self._grace_s, self._decode = timeout_s, grace_s, decode
-        self._deadline = time.monotonic() + timeout_s
+        began_s = time.monotonic()
+        self._spent_s = spent_s or (lambda: time.monotonic() - began_s)
         self._log = _Log()
         self._pipe, pipe = os.pipe()
         self._pending = b""
@@ -200,7 +202,7 @@ class Worker(Generic[Message]):
     @property
     def remaining_s(self) -> float:
         """Seconds until the timeout."""
-        return self._deadline - time.monotonic()
+        return self._timeout_s - self._spent_s()
 
     def receive(self) -> Iterator[Message | Fault]:
         """Wait until the worker sends something, and yield the messages that are complete. If it has ended without a

@@ -98,8 +98,8 @@ class RankWorkers(Worker[Message]):
     def remaining_s(self) -> float:
         """Seconds until the trial's timeout or, while ranks are missing, until the timeout for connecting if that is
         earlier."""
-        deadline = self._deadline if self.all_joined else min(self._deadline, self._join_by)
-        return deadline - time.monotonic()
+        trial_s = super().remaining_s
+        return trial_s if self.all_joined else min(trial_s, self._join_by - time.monotonic())
 
     @property
     def all_joined(self) -> bool:

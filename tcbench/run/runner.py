@@ -3,13 +3,9 @@ Two trials of a cell can run at the same time, taking turns step by step."""
 
 from __future__ import annotations
 
-import contextlib
 import datetime
 import logging
-import math
-import os
 import re
-import select
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -26,10 +22,11 @@ from tcbench.core.messages import Finished, Message, Stepped, TimedPassLoad
 from tcbench.core.process import Fault, Worker
 from tcbench.core.record import SCHEMA_VERSION, Cell, GpuSamples, HostLoad, Record
 from tcbench.engine.api import Watch, kind_of
-from tcbench.hardware import kernel, load, machine
+from tcbench.hardware import kernel, load
 from tcbench.run.launcher import Launcher
 from tcbench.run.plan import PlannedCell
 from tcbench.run.ranks import RankWorkers
+from tcbench.run.turns import Memory, Turns
 from tcbench.run.worker_launch import Launch, worker_environment
 
 _LOG = logging.getLogger(__name__)
@@ -122,9 +119,8 @@ class Runner:
         """Run trials of different cells in turns (`in_turns`), and yield the record of each as it ends. If memory is
         short, only the first of the trials run."""
         now = datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds")
-        memory = _Memory()
         group = [(self, planned, number) for planned, number in trials]
-        for _, record in in_turns(group, lambda: memory.holds_another()):
+        for _, record in in_turns(group, Memory().holds_another):
             yield msgspec.structs.replace(record, turns_began_at=now)
 
     def _record(self, planned: PlannedCell, trial: int) -> _MakeRecord:
@@ -142,79 +138,6 @@ class Runner:
         )
 
 
-class _Turns:
-    """The turns of trials that run at the same time: the worker of one of them steps while the others wait.
-
-    A worker reads a byte before each of its turns, and writes a byte when the turn is over. The pipes of a worker that
-    has ended are at their end, so that it gets no more turns. Trials are known by their numbers."""
-
-    def __init__(self) -> None:
-        self._pipes: deque[tuple[int, int, int]] = deque()  # trial, where its turns are given, where it answers
-        self._turns_s: dict[int, float] = {}
-        self._began_s = 0.0
-
-    @contextlib.contextmanager
-    def first_turn(self, trial: int) -> Iterator[tuple[int, int]]:
-        """Give the first turn to the worker of a trial, which is started in this context. Yields its descriptors: it
-        reads its turns from one, and writes to the other when a turn is over."""
-        (turn, give), (answer, over) = os.pipe(), os.pipe()
-        self._pipes.append((trial, give, answer))
-        self._turns_s[trial] = 0.0
-        try:
-            self._give()
-            yield turn, over
-        finally:
-            os.close(turn)
-            os.close(over)
-
-    @property
-    def answers(self) -> list[int]:
-        """The descriptor that becomes readable when the present turn is over; none without workers."""
-        return [self._pipes[-1][2]] if self._pipes else []
-
-    def over(self) -> bool:
-        """Return whether the present turn is over, or nobody has a turn."""
-        if not self._pipes:
-            return True
-        if not select.select(self.answers, [], [], 0.0)[0]:
-            return False
-        trial, _, answer = self._pipes[-1]
-        self._turns_s[trial] = self.spent_s(trial)
-        self._began_s = math.inf
-        if not os.read(answer, 1):  # the worker has ended
-            self._drop()
-        return True
-
-    def give_next(self) -> None:
-        """Give the next worker its turn. The present turn must be over."""
-        while self._pipes:
-            self._pipes.rotate(-1)
-            try:
-                self._give()
-                return
-            except BrokenPipeError:
-                self._drop()
-
-    def spent_s(self, trial: int) -> float:
-        """Return the seconds of all turns of a trial so far."""
-        has_turn = bool(self._pipes) and self._pipes[-1][0] == trial
-        return self._turns_s[trial] + (max(0.0, time.monotonic() - self._began_s) if has_turn else 0.0)
-
-    def close(self) -> None:
-        """Close all descriptors. A worker that still runs would then step without waiting for its turn."""
-        while self._pipes:
-            self._drop()
-
-    def _give(self) -> None:
-        os.write(self._pipes[-1][1], messages.YOUR_TURN)
-        self._began_s = time.monotonic()
-
-    def _drop(self) -> None:
-        _, give, answer = self._pipes.pop()
-        os.close(give)
-        os.close(answer)
-
-
 def in_turns(
     trials: Sequence[tuple[Runner, PlannedCell, int]], another: Callable[[], bool] = lambda: True
 ) -> Iterator[tuple[int, Record]]:
@@ -224,7 +147,7 @@ def in_turns(
     that other work on the machine affects all alike. They start one after another: each has taken its warm-up steps
     before the next one starts. `another` tells whether a further process may start; if not, the remaining trials do not
     run. All launches must support taking turns. The duration of a trial is that of its own turns."""
-    turns, running, waiting = _Turns(), dict[int, _Trial](), deque(enumerate(trials))
+    turns, running, waiting = Turns(), dict[int, _Trial](), deque(enumerate(trials))
     try:
         while waiting or running:
             if turns.over():
@@ -233,8 +156,7 @@ def in_turns(
                 if waiting:
                     place, (runner, planned, number) = waiting.popleft()
                     with turns.first_turn(place) as pipes:
-                        spent_s = partial(turns.spent_s, place)
-                        running[place] = _Trial(runner, planned, number, pipes, len(trials), spent_s)
+                        running[place] = _Trial(runner, planned, number, pipes, partial(turns.spent_s, place))
                 else:
                     turns.give_next()
             yield from _receive(running, turns.answers)
@@ -244,39 +166,20 @@ def in_turns(
         turns.close()
 
 
-class _Memory:
-    """Tells whether a further process fits into memory, by what each of the processes so far has taken."""
-
-    def __init__(self) -> None:
-        self._available_bytes = machine.available_memory_bytes()
-        self._largest_bytes = 0
-
-    def holds_another(self) -> bool:
-        """Return whether a further process fits. Called once after each process has been built."""
-        before, self._available_bytes = self._available_bytes, machine.available_memory_bytes()
-        self._largest_bytes = max(self._largest_bytes, before - self._available_bytes)
-        return self._available_bytes > _MEMORY_MARGIN * self._largest_bytes
-
-
-_MEMORY_MARGIN = 3
-"""A further process starts if this multiple of what the largest one took is still available."""
-
-
 class _Trial:
-    """A running trial. `record` is None until it has ended. `turns` are the file descriptors of a worker that takes
-    turns (`_Turns`), `share` is the number of workers that run at the same time, by which the timeout is multiplied,
-    and `spent_s` returns the trial's duration so far, if it is not the time since its start."""
+    """A running trial. `record` is None until it has ended. `pipes` are the file descriptors of a worker that takes
+    turns (`tcbench.run.turns`). `spent_s` returns the trial's duration so far, if it is not the time since its start.
+    """
 
     def __init__(
         self,
         runner: Runner,
         planned: PlannedCell,
         trial: int,
-        turns: tuple[int, int] | None = None,
-        share: int = 1,
+        pipes: tuple[int, int] | None = None,
         spent_s: Callable[[], float] | None = None,
     ) -> None:
-        self._runner, self._cell, self._number, self._share = runner, planned.cell, trial, share
+        self._runner, self._cell, self._number = runner, planned.cell, trial
         self._record = runner._record(planned, trial)
         self._start = start = time.monotonic()
         self._spent_s = spent_s or (lambda: time.monotonic() - start)
@@ -286,23 +189,23 @@ class _Trial:
         self.worker: Worker[Message] | None = None
         self.record: Record | None = None
         try:
-            self.worker = self._started(turns)
+            self.worker = self._started(pipes)
         except OSError as error:
             self._ends(status="crashed", reason=f"the worker could not be started: {error}")
         except BaseException:
             self.end()
             raise
 
-    def _started(self, turns: tuple[int, int] | None) -> Worker[Message]:
+    def _started(self, pipes: tuple[int, int] | None) -> Worker[Message]:
         """Start the trial's worker, or all ranks if the cell has several, and return it. Raises OSError."""
         runner, cell = self._runner, self._cell
         environment, job = {**worker_environment(cell), **runner.launch.variables}, msgspec.json.encode(cell)
         self._variables = variables.recorded(environment)
         where: dict[str, Any] = {"environment": environment, "folder": runner.launch.folder}
-        where |= {"timeout_s": runner.timeout_s * self._share, "grace_s": runner.grace_s}
-        if turns is not None:
-            environment[messages.TURNS] = ",".join(map(str, turns))
-            where["files"] = turns
+        where |= {"timeout_s": runner.timeout_s, "grace_s": runner.grace_s}
+        if pipes is not None:
+            environment[messages.TURNS] = ",".join(map(str, pipes))
+            where |= {"files": pipes, "spent_s": self._spent_s}
         if cell.command is not None and (steps := runner.step_counts.get(cell.key)):
             environment[messages.STEP_COUNT] = str(steps)
         if cell.workers > 1:

@@ -67,6 +67,16 @@ def test_the_least_memory_limit_counts(group, line, mount, files, limit):
     assert kernel.memory_limit_bytes() == limit
 
 
+def test_memory_is_left_within_the_narrowest_limit_and_caches_do_not_count(group):
+    v2 = {"memory.max": "900\n", "memory.current": "200\n", "memory.stat": "anon 5\ninactive_file 50\n"}
+    group("0::/a", V2, {**v2, "a/memory.max": "max\n", "a/memory.current": "90\n"})
+    assert kernel.memory_left_bytes() == 750
+    group("0::/a", V2, {**v2, "a/memory.max": "500\n", "a/memory.current": "700\n"})
+    assert kernel.memory_left_bytes() == 0
+    group("no group", V2, {})
+    assert kernel.memory_left_bytes() is None
+
+
 def test_throttled_time_is_that_of_the_group_that_was_throttled_most(group):
     group("0::/a", V2, {"cpu.stat": "nr_throttled 9\nthrottled_usec 2500000\n", "a/cpu.stat": "throttled_usec 7\n"})
     assert kernel.throttled_s("self") == 2.5

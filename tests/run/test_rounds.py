@@ -6,11 +6,11 @@ import factories
 import pytest
 
 from tcbench.core.packages import Package
-from tcbench.core.record import KfacSettings, Record, TrainSettings
+from tcbench.core.record import Input, KfacSettings, Record, TrainSettings
 from tcbench.engine.accelerators.device import Device
 from tcbench.run import plan, scenario
 from tcbench.run.plan import Plan, PlannedCell, Selection
-from tcbench.run.rounds import Rounds, differences, in_order, start
+from tcbench.run.rounds import Rounds, differences, in_order, start, together
 
 CPU = Device("cpu", "A Processor", 2**34)
 V100 = Device("cuda:0", "V100", 2**34, (7, 0))
@@ -121,6 +121,24 @@ def test_without_a_standard_batch_size_the_largest_comes_first():
     cells = make_plan(("fp32", "fp32+dali", "fp16", "fp16+dali"), (4, 8)).cells
     first = [(planned.cell.config, planned.cell.batch_size) for planned in in_order(cells)]
     assert first[:5] == [("fp32", 8), ("fp16", 8), ("fp16+dali", 8), ("fp32+dali", 8), ("fp32", 4)]
+
+
+def test_the_cells_of_a_round_take_turns_if_they_share_the_batch_size_and_fail_only_alone():
+    planned = make_plan(sizes=(4, 8), trials=2)
+    planned = dataclasses.replace(planned, cells=tuple(p for p in planned.cells if not p.skip_reason))
+    ahead = list(start(planned).ahead())
+    group = together(ahead)
+    of_size_8 = [(p, n) for p, n in ahead if (p.cell.batch_size, n) == (8, 0)]
+    assert len(of_size_8) > 1 and group == of_size_8
+    failed = group[1][0].cell
+    assert together(ahead, {failed.key}) == [trial for trial in group if trial[0].cell != failed]
+    assert together([group[1], *ahead], {failed.key}) == [group[1]]
+
+
+@pytest.mark.parametrize("changes", [{"device": "cuda:0"}, {"ranks": 2}, {"input": Input(kind="own")}])
+def test_on_a_gpu_with_many_ranks_and_in_the_users_code_trials_run_alone(changes):
+    ahead = [(PlannedCell(factories.make_cell(config, **changes)), 0) for config in ("fp32", "fp32+dali")]
+    assert together(ahead) == ahead[:1]
 
 
 # ------------------------------------------------------------------------------------------------------- resuming

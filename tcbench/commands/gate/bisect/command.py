@@ -177,6 +177,9 @@ def _measure_ends(
     comparison = gate.comparison(verdicts, cells, ended.base, ended.current, request.interims[-1])
     trials, spent_s = len(ended.base) + len(ended.current), time.monotonic() - started
     bisection = msgspec.structs.replace(bisection, trials=trials, seconds=spent_s)
+    if ended.state.machine_check.unstable:
+        request.say("not settled: the machine did not stay the same while GOOD and BAD were compared; try again")
+        return msgspec.structs.replace(bisection, state="not settled")
     lost = {c.cell.key: c.ratio.value for c in comparison.cells if c.verdict == "regression" and c.ratio is not None}
     lost = lost or median_step_losses(cells, ended.base, ended.current, request.rule)
     if not lost:

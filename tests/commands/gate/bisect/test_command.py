@@ -16,6 +16,7 @@ import pytest
 from command import ended, next_step, tcbench
 from projects import commit, planted
 
+from tcbench.analysis.machine_check import MachineCheck
 from tcbench.analysis.verdict import Rule
 from tcbench.commands.gate.bisect import search as bisections
 from tcbench.core.store import SUFFIX
@@ -108,6 +109,14 @@ def test_interrupted_by_its_budget_the_same_command_goes_on(project):
     assert record_of(project).state == "not settled"  # the budget was gone before it was known whether BAD is slower
     done = tcbench(project, *COMMAND, "--bisect", "good..main", "--looks", "3", "--quiet")
     assert (done.code, done.err) == (1, "")
+
+
+@pytest.mark.usefixtures("stand_ins")
+def test_on_a_machine_that_did_not_stay_the_same_no_search_begins(project, monkeypatch):
+    monkeypatch.setattr("tcbench.run.gate.machine_check.check", lambda cells, threshold: MachineCheck(unstable=True))
+    done = ended(project, *COMMAND, "--bisect", "good..main", "--looks", "3", code=4)
+    assert "not settled: the machine did not stay the same while GOOD and BAD were compared" in done.err
+    assert record_of(project).state == "not settled"
 
 
 @pytest.mark.usefixtures("stand_ins")
