@@ -8,7 +8,8 @@ it. The first should never say anything but pass or inconclusive, the second reg
 `--alone` trials run one after another, as those of a gate on a GPU do. With `--gate choice` the current side takes
 oneDNN's preferred implementation of each work, however long it takes: that should be a regression where kernels differ.
 With `--computing` the loss is processor time of the thread that drives the step, in place of time that passes: another
-process that takes the processor does not shorten it. `--load` runs busy programs beside the gates.
+process that takes the processor does not shorten it. With `--after` it begins in the middle of the gate, which the
+machine check should find. `--load` runs busy programs beside the gates.
 
 Goal: no comparison of the first gate says anything but pass or inconclusive.
 """
@@ -58,8 +59,8 @@ CHOICE = "choice"
 """The value, in place of a phase, that plants a worse choice among oneDNN's implementations."""
 PLANTED = "AA_PLANTED"
 """The environment variable with the phase of each config in which its wait stands, as JSON."""
-SHARE, COMPUTING = "AA_SHARE", "AA_COMPUTING"
-"""Environment variables: the planted delay as a share of the step, and whether it is processor time."""
+SHARE, COMPUTING, FROM = "AA_SHARE", "AA_COMPUTING", "AA_FROM"
+"""Environment variables: the planted delay as a share of the step, whether it is processor time, and when it begins."""
 RULE = Rule()
 
 
@@ -105,7 +106,7 @@ def waiting(run: Any, first: bool) -> Any:
     The wait comes first in the phase io: after a batch is taken, the feed decodes the next one on the core that a wait
     leaves free, so that half of the wait would be no loss."""
     now = time.thread_time if COMPUTING in os.environ else time.perf_counter
-    share = float(os.environ.get(SHARE, PLANTED_SHARE))
+    share, from_s = float(os.environ.get(SHARE, PLANTED_SHARE)), float(os.environ.get(FROM, 0.0))
     steps_s: deque[float] = deque(maxlen=9)
     last_s = waited_s = 0.0
 
@@ -115,7 +116,7 @@ def waiting(run: Any, first: bool) -> Any:
         if last_s:
             steps_s.append(began_s - last_s - waited_s)
         last_s = began_s
-        waited_s = share * statistics.median(steps_s) if len(steps_s) > 1 else 0.0
+        waited_s = share * statistics.median(steps_s) if len(steps_s) > 1 and time.time() > from_s else 0.0
         if not first:
             run()
         waits_s = now()
@@ -172,7 +173,7 @@ def run(
 
     The records stay in the folder `keep`, if there is one."""
     began = time.monotonic()
-    variables = {name: os.environ[name] for name in (SHARE, COMPUTING) if name in os.environ}
+    variables = {name: os.environ[name] for name in (SHARE, COMPUTING, FROM) if name in os.environ}
     variables |= {PLANTED: json.dumps(planted_in), "PYTHONPATH": str(Path(__file__).parent)}
     planted = Launch(worker="aa", variables=variables)
     of_sides = {BASE: Launch(), CURRENT: planted if planted_in else Launch()}
@@ -274,10 +275,13 @@ def main() -> None:
     parser.add_argument("--keep", type=Path, metavar="FOLDER", help="of the gates' records")
     parser.add_argument("--share", type=float, default=PLANTED_SHARE, help="the planted delay as a share of the step")
     parser.add_argument("--computing", action="store_true", help="the planted delay is processor time")
+    parser.add_argument("--after", type=float, default=0.0, metavar="SECONDS", help="the planted delay begins then")
+    parser.add_argument("--image-size", type=int)
     parser.add_argument("--load", type=int, default=0, help="processes that compute without end; an even number")
     parser.add_argument("--quick", action="store_true", help="two configs, one look at three trials")
     options = parser.parse_args()
-    os.environ |= {SHARE: str(options.share)} | ({COMPUTING: "1"} if options.computing else {})
+    os.environ |= {SHARE: str(options.share), FROM: str(time.time() + options.after)}
+    os.environ |= {COMPUTING: "1"} if options.computing else {}
     configs, trials = tuple(options.config), options.looks
     if options.quick:
         configs, trials = configs or ("fp32", "fp32+dali+batched+nhwc+fused+static_graph"), "3"
@@ -286,6 +290,7 @@ def main() -> None:
         models=(options.model,) if options.model else None,
         batch_sizes=tuple(options.bs),
         configs=configs,
+        image_size=options.image_size,
         max_time_s=options.max_time,
         threads=machine.usable_cpus(),
     )

@@ -63,11 +63,11 @@ def groups(design: str, cells: Sequence[PlannedCell], number: int) -> Iterator[l
         yield [trial_line(record) for record in trials.run([(planned, number) for planned in cells])]
     elif design == "turns":
         order = [*cells[number % len(cells) :], *cells[: number % len(cells)]]
-        yield [trial_line(record) for record in trials.together([(planned, number) for planned in order])]
+        yield [trial_line(record) for record in trials.run_group([(planned, number) for planned in order])]
     else:
         for planned in cells[1:]:
             pair = (cells[0], planned) if number % 2 else (planned, cells[0])
-            yield [trial_line(r) for _, r in runner.in_turns([(trials, each, number) for each in pair])]
+            yield [trial_line(r) for _, r in runner.run_in_turns([(trials, each, number) for each in pair])]
 
 
 def record_rounds(options: argparse.Namespace) -> Iterator[dict[str, Any]]:

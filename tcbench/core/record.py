@@ -700,7 +700,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     """One trial, whether it succeeded or not. `started_at` is UTC in ISO 8601. `reason` is one line, set unless the
     status is ok. `gpu` is set for a trial on a GPU if NVML is available, `host` if the timed pass was completed. `plan`
     is a key of all cells of the run, `place` is the cell's position among them, by which tables are sorted.
-    `turns_began_at` is the start of the trials of a run that took turns with this one, and itself (UTC in ISO 8601)."""
+    `turns_began_at` is when the trials of a run that took turns began (UTC in ISO 8601), equal for all of them."""
 
     schema_version: int
     run_id: str

@@ -45,15 +45,17 @@ def memory_limit_bytes() -> int | None:
 def memory_left_bytes() -> int | None:
     """Return how much more memory the limits of this process's groups leave, None without a limit. Files that the
     kernel caches and can drop do not count as used."""
-    left = []
+    left_bytes = []
     for folder in _groups("memory", "self"):
         with contextlib.suppress(ValueError):  # "max" or no such file
             limit = int(text(folder / "memory.max") or text(folder / "memory.limit_in_bytes"))
             used = int(text(folder / "memory.current") or text(folder / "memory.usage_in_bytes"))
-            cached = re.search(r"(?m)^(?:total_)?inactive_file (\d{1,18})$", text(folder / "memory.stat"))
+            names = "total_inactive_file", "inactive_file"  # version 1 counts the groups below only in the first
+            stat = text(folder / "memory.stat")
+            cached = next(filter(None, (re.search(rf"(?m)^{name} (\d{{1,18}})$", stat) for name in names)), None)
             if 0 < limit < _NO_MEMORY_LIMIT:
-                left.append(max(0, limit - used + (int(cached[1]) if cached else 0)))
-    return min(left, default=None)
+                left_bytes.append(max(0, limit - used + (int(cached[1]) if cached else 0)))
+    return min(left_bytes, default=None)
 
 
 def throttled_s(pid: int) -> float:

@@ -133,9 +133,9 @@ def available_memory_bytes() -> int:
     """Return how much more memory processes can use, by the kernel's estimate and the limits of this process's control
     groups; 0 if it is unknown."""
     match = re.search(r"(?m)^MemAvailable: +(\d{1,15}) kB$", kernel.text(Path("/proc/meminfo")))
-    left = kernel.memory_left_bytes()
+    within_limits = kernel.memory_left_bytes()
     available = 1024 * int(match[1]) if match else 0
-    return available if left is None else min(available, left)
+    return available if within_limits is None else min(available, within_limits)
 
 
 def slug(text: str) -> str:

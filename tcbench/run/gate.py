@@ -198,6 +198,23 @@ class Gate:
         gate = replace(self, cells=(*self.cells[: trial.cell], cell, *self.cells[trial.cell + 1 :]))
         return gate if gate.certain() else gate.ended()
 
+    def with_verdicts(self, verdicts: Sequence[GateVerdict]) -> Gate:
+        """Return the gate with the looks and decisions behind these verdicts, which it made when its budget was spent.
+        The cells of an incomplete look are judged at that look once and not again."""
+        cells, looks = [], {interim.trials: look for look, interim in enumerate(self.interims)}
+        for place, cell in enumerate(self.cells):
+            own = verdicts[place * len(self.metrics) : (place + 1) * len(self.metrics)]
+            taken = [looks[verdict.trials] for verdict in own if verdict.trials in looks]
+            decisions = tuple(
+                (verdict.decision, looks[verdict.trials])
+                if verdict.decision != "inconclusive" and verdict.trials in looks
+                else decided
+                for verdict, decided in zip(own, cell.decisions, strict=True)
+            )
+            interims_taken = max([cell.interims_taken, *(look + 1 for look in taken)])
+            cells.append(replace(cell, decisions=decisions, interims_taken=interims_taken))
+        return replace(self, cells=tuple(cells))
+
     def ended(self) -> Gate:
         """Return the gate after its present look, which judges the cells that have all trials of the look."""
         number = next((cell.interims_taken for cell in self.cells if not cell.is_over(self.interims)), None)
@@ -252,7 +269,10 @@ class Gate:
                 n = self.interims[decided[1]].trials if decided else look.trials
                 if not cell.gave_up and all(len(cell.figures(side, metric)) >= n for side in (BASE, CURRENT)):
                     rows.append(_Row(cell.base, cell.current, n, decided[0] if decided else None))
-            compared = _compare(rows, definition.name, look.rule.among(len(self.metrics)))
+            rule = look.rule.among(len(self.metrics))
+            # The cells that are not judged yet keep their part of the level for this look.
+            rule = replace(rule, change_level=rule.change_level * len(rows) / len(self.cells))
+            compared = _compare(rows, definition.name, rule)
             new_decisions = {judged.cell.key: _DECISIONS.get(judged.verdict) for judged in compared.cells}
             for cell, cell_decisions in zip(self.cells, decisions, strict=True):
                 decision = new_decisions.get(cell.base[0].cell.key) if cell.base else None

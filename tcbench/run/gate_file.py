@@ -165,13 +165,18 @@ def read_finished(base: Path, current: Path) -> GateFile | None:
     return content if content.finished else None
 
 
-def unfinished(folder: Path) -> Path | None:
-    """Return the newest gate's file in a machine's folder that has no verdicts yet, or None. A gate that its budget
-    ended also counts as unfinished if it is the newest of all."""
+def unfinished(folder: Path, question: GateQuestion) -> Path | None:
+    """Return the newest gate's file in a machine's folder that has no verdicts yet, or None. A gate with this question
+    that its budget ended also counts as unfinished, unless a newer one with this question has ended otherwise."""
     newest_first = sorted(folder.glob(f"gate-*{_ENDING}"), reverse=True) if folder.is_dir() else []
-    if newest_first and read(newest_first[0]).spent is True:
-        return newest_first[0]
-    return next((path for path in newest_first if not read(path).finished), None)
+    answered = False
+    for path in newest_first:
+        content = read(path)
+        is_same = content.question == question
+        if not content.finished or (is_same and content.spent is True and not answered):
+            return path
+        answered = answered or is_same
+    return None
 
 
 def judged(content: GateFile, state: Gate, spent: str | None = None) -> GateFile:

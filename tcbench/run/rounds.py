@@ -12,8 +12,10 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from tcbench.analysis.bottleneck import INPUT
+from tcbench.analysis.compare import ACCIDENTS
 from tcbench.core.groups import grouped
-from tcbench.core.record import FINAL_STATUSES, Cell, Record, Status, cell_settings
+from tcbench.core.record import FINAL_STATUSES, Cell, Measurement, Record, Status, cell_settings
 from tcbench.hardware import machine
 from tcbench.run.devices import runs_on_host
 from tcbench.run.eta import TimeLeft, estimate
@@ -85,7 +87,9 @@ class Rounds:
         return self.cells[place].skip_reason is None and (self.budget_s is None or all(end == "ok" for end in ends))
 
     def with_record(self, record: Record) -> Rounds:
-        """Return the state after one more trial, whose record is given."""
+        """Return the state after one more trial, whose record is given. A trial that runs again only takes time."""
+        if runs_again_alone(record):
+            return replace(self, spent_s=self.spent_s + record.duration_s)
         place = next(n for n, planned in enumerate(self.cells) if planned.cell == record.cell)
         ends = {**self.ends[place], record.trial: record.status}
         return replace(
@@ -118,6 +122,7 @@ def start(
             for record in before
             if record.cell == planned.cell
             and record.status in FINAL_STATUSES
+            and not runs_again_alone(record)
             and (record.status == "skipped") == (planned.skip_reason is not None)
         }
         for planned in cells
@@ -126,14 +131,14 @@ def start(
     return Rounds(cells, plan.trials, plan.budget_s, tuple(ends), spent_s, costs)
 
 
-def together(ahead: Sequence[tuple[PlannedCell, int]], alone: Collection[str] = ()) -> list[tuple[PlannedCell, int]]:
-    """Return the trials that take turns with the first of the trials `ahead`, and that one itself: of the same round,
-    network and batch size, on the host's processor. A user's own code runs alone, since its input may go on between
-    its turns, as do cells whose keys are in `alone`."""
+def turn_group(ahead: Sequence[tuple[PlannedCell, int]], alone: Collection[str] = ()) -> list[tuple[PlannedCell, int]]:
+    """Return the first trial of `ahead` and all trials that take turns with it: of the same round, network and batch
+    size, on the host's processor. Cells whose keys are in `alone`, and a user's own code, run alone. The order is
+    reversed in every second round, so that no cell always follows the same one."""
     (planned, number), cell = ahead[0], ahead[0][0].cell
     if not _takes_turns(planned) or cell.key in alone:
         return [(planned, number)]
-    return [
+    group = [
         (other, n)
         for other, n in ahead
         if n == number
@@ -142,6 +147,26 @@ def together(ahead: Sequence[tuple[PlannedCell, int]], alone: Collection[str] = 
         and _takes_turns(other)
         and other.cell.key not in alone
     ]
+    return group if number % 2 == 0 else group[::-1]
+
+
+def runs_again_alone(record: Record) -> bool:
+    """Return whether a trial that took turns has to run again alone. The others may have caused its end, or its feed
+    may have decoded images during their turns, so that its step waits too little for its input."""
+    if not record.turns_began_at:
+        return False
+    return record.status in (*ACCIDENTS, "oom") or _waits_for_prefetched(record.measurement)
+
+
+_WAITS = 0.1
+"""The share of the step from which on waiting for prefetched input counts."""
+
+
+def _waits_for_prefetched(measured: Measurement | None) -> bool:
+    if measured is None or not measured.prefetch_depth:
+        return False
+    phases_s = {phase.name: sum(phase.host_s) for phase in measured.phases}
+    return phases_s.get(INPUT, 0.0) > _WAITS * sum(phases_s.values())
 
 
 def _takes_turns(planned: PlannedCell) -> bool:

@@ -1,5 +1,5 @@
 """Runs trials, each in its own process with its device monitored, and turns every way a process can end into a Record.
-Two trials of a cell can run at the same time, taking turns step by step."""
+Several trials can run at the same time, taking turns of a few steps."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tcbench.hardware import kernel, load
 from tcbench.run.launcher import Launcher
 from tcbench.run.plan import PlannedCell
 from tcbench.run.ranks import RankWorkers
-from tcbench.run.turns import Memory, Turns
+from tcbench.run.turns import FreeMemory, Turns
 from tcbench.run.worker_launch import Launch, worker_environment
 
 _LOG = logging.getLogger(__name__)
@@ -106,22 +106,25 @@ class Runner:
         return started.record
 
     def in_turns(self, other: Runner, planned: PlannedCell, trials: tuple[int, int]) -> Iterator[tuple[int, Record]]:
-        """Run a trial of this runner and one of `other` in turns (`in_turns`), and yield the record of each as it ends,
-        preceded by 0 for this runner's trial or 1 for the other's. `trials` holds the numbers of the two trials. Both
-        measure the same cell."""
+        """Run a trial of this runner and one of `other` in turns (`run_in_turns`), and yield the record of each as it
+        ends, preceded by 0 for this runner's trial or 1 for the other's. `trials` holds the numbers of the two trials.
+        Both measure the same cell."""
         if (record := self._pilot(planned, trials[0])) is not None:
             yield 0, record
             yield 1, other._trial(planned, trials[1])
             return
-        yield from in_turns([(self, planned, trials[0]), (other, planned, trials[1])])
+        yield from run_in_turns([(self, planned, trials[0]), (other, planned, trials[1])])
 
-    def together(self, trials: Sequence[tuple[PlannedCell, int]]) -> Iterator[Record]:
-        """Run trials of different cells in turns (`in_turns`), and yield the record of each as it ends. If memory is
-        short, only the first of the trials run."""
+    def run_group(self, trials: Sequence[tuple[PlannedCell, int]]) -> Iterator[Record]:
+        """Run trials of different cells in turns (`run_in_turns`), or a single one alone, and yield each record as the
+        trial ends. If memory is short, only the first of the trials run."""
+        if len(trials) == 1:
+            yield from self.run(trials)
+            return
         now = datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds")
-        group = [(self, planned, number) for planned, number in trials]
-        for _, record in in_turns(group, Memory().holds_another):
-            yield msgspec.structs.replace(record, turns_began_at=now)
+        memory = FreeMemory()
+        for _, record in run_in_turns([(self, planned, number) for planned, number in trials], memory.has_room):
+            yield msgspec.structs.replace(record, turns_began_at=now) if memory.had_room else record
 
     def _record(self, planned: PlannedCell, trial: int) -> _MakeRecord:
         """Return a function that makes the record of a trial that starts now."""
@@ -138,20 +141,20 @@ class Runner:
         )
 
 
-def in_turns(
-    trials: Sequence[tuple[Runner, PlannedCell, int]], another: Callable[[], bool] = lambda: True
+def run_in_turns(
+    trials: Sequence[tuple[Runner, PlannedCell, int]], has_room: Callable[[], bool] = lambda: True
 ) -> Iterator[tuple[int, Record]]:
     """Run several trials at the same time, and yield the index and the record of each as it ends.
 
     Each trial is given by its runner, its cell and its number. One of the processes steps while the others wait, so
     that other work on the machine affects all alike. They start one after another: each has taken its warm-up steps
-    before the next one starts. `another` tells whether a further process may start; if not, the remaining trials do not
-    run. All launches must support taking turns. The duration of a trial is that of its own turns."""
+    before the next one starts. `has_room` tells whether a further process may start; if not, the remaining trials do
+    not run. All launches must support taking turns. The duration of a trial is that of its own turns."""
     turns, running, waiting = Turns(), dict[int, _Trial](), deque(enumerate(trials))
     try:
         while waiting or running:
-            if turns.over():
-                if waiting and running and not another():
+            if turns.is_over():
+                if waiting and running and not has_room():
                     waiting.clear()
                 if waiting:
                     place, (runner, planned, number) = waiting.popleft()

@@ -16,16 +16,18 @@ from tcbench.hardware import machine
 
 MEMORY_MARGIN = 3
 """A further process starts if this multiple of what the largest one took is still available."""
+LEAST_BYTES = 2**28
 
 
 class Turns:
     """The turns of trials that run at the same time. Trials are known by their numbers.
 
-    The pipes of a worker that has ended are at their end, so that it gets no more turns."""
+    A worker that has ended has closed its pipes and gets no more turns."""
 
     def __init__(self) -> None:
         self._pipes: deque[tuple[int, int, int]] = deque()  # trial, where its turns are given, where it answers
         self._turns_s: dict[int, float] = {}
+        self._closed_s: dict[int, float] = {}  # when workers closed their pipes
         self._began_s = 0.0
 
     @contextlib.contextmanager
@@ -47,7 +49,7 @@ class Turns:
         """The descriptor that becomes readable when the present turn is over; none without workers."""
         return [self._pipes[-1][2]] if self._pipes else []
 
-    def over(self) -> bool:
+    def is_over(self) -> bool:
         """Return whether the present turn is over, or nobody has a turn."""
         if not self._pipes:
             return True
@@ -56,7 +58,7 @@ class Turns:
         trial, _, answer = self._pipes[-1]
         self._turns_s[trial] = self.spent_s(trial)
         self._began_s = math.inf
-        if not os.read(answer, 1):  # the worker has ended
+        if not os.read(answer, 1):
             self._drop()
         return True
 
@@ -71,9 +73,10 @@ class Turns:
                 self._drop()
 
     def spent_s(self, trial: int) -> float:
-        """Return the seconds of all turns of a trial so far."""
+        """Return the seconds of all turns of a trial so far, and since its worker closed its pipes, if it did."""
         has_turn = bool(self._pipes) and self._pipes[-1][0] == trial
-        return self._turns_s[trial] + (max(0.0, time.monotonic() - self._began_s) if has_turn else 0.0)
+        since_s = self._began_s if has_turn else self._closed_s.get(trial, math.inf)
+        return self._turns_s[trial] + max(0.0, time.monotonic() - since_s)
 
     def close(self) -> None:
         """Close all descriptors. A worker that still runs would then step without waiting for its turn."""
@@ -85,20 +88,25 @@ class Turns:
         self._began_s = time.monotonic()
 
     def _drop(self) -> None:
-        _, give, answer = self._pipes.pop()
+        trial, give, answer = self._pipes.pop()
+        self._closed_s[trial] = time.monotonic()
         os.close(give)
         os.close(answer)
 
 
-class Memory:
-    """Tells whether a further process fits into memory, by what each of the processes so far has taken."""
+class FreeMemory:
+    """Tells whether a further process fits into memory, by what each of the processes so far has taken: at least
+    `LEAST_BYTES`, since another program may free memory meanwhile. `had_room`: whether any further process fitted."""
 
     def __init__(self) -> None:
         self._available_bytes = machine.available_memory_bytes()
-        self._largest_bytes = 0
+        self._largest_bytes = LEAST_BYTES
+        self.had_room = False
 
-    def holds_another(self) -> bool:
+    def has_room(self) -> bool:
         """Return whether a further process fits. Called once after each process has been built."""
         before, self._available_bytes = self._available_bytes, machine.available_memory_bytes()
         self._largest_bytes = max(self._largest_bytes, before - self._available_bytes)
-        return self._available_bytes > MEMORY_MARGIN * self._largest_bytes
+        fits = self._available_bytes > MEMORY_MARGIN * self._largest_bytes
+        self.had_room = self.had_room or fits
+        return fits

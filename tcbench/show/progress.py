@@ -145,7 +145,7 @@ class RunProgress(_Live):
         """Count a finished trial and print a line with its outcome.
 
         `remaining` are the cells still to run, or None if they are unchanged. `again` means that the trial does not
-        count and runs once more, because the GPU was slowed down."""
+        count and runs once more: the GPU was slowed down, or the trials that took turns disturbed each other."""
         if record.status != "skipped":
             self._estimate = self._estimate.finished(record)
         if remaining is not None:
@@ -153,11 +153,12 @@ class RunProgress(_Live):
         self._running_estimate = None
         if self._together > 1:  # the others go on
             self._together -= 1
+            self._started += record.duration_s
         else:
             self._started = time.monotonic()
         self._done += not again
         self._progress.update(self._task, completed=self._done)
-        eta = duration(self._estimate.remaining_s())
+        eta = duration(self._remaining_s())
         more = f"  (ETA {eta})" if self._progress.disable and self._estimate.remaining else ""
         slowdowns = ", ".join(record.gpu.slowdowns) if record.gpu else ""
         why = f"; it runs again after a pause, since the GPU was slowed down ({slowdowns})" if slowdowns else ""

@@ -73,6 +73,10 @@ def test_memory_is_left_within_the_narrowest_limit_and_caches_do_not_count(group
     assert kernel.memory_left_bytes() == 750
     group("0::/a", V2, {**v2, "a/memory.max": "500\n", "a/memory.current": "700\n"})
     assert kernel.memory_left_bytes() == 0
+    v1 = {"b/memory.limit_in_bytes": "900", "b/memory.usage_in_bytes": "400"}
+    v1["b/memory.stat"] = "inactive_file 1\ntotal_inactive_file 100\n"
+    group("3:memory:/b", "/ cgroup rw,memory", v1)
+    assert kernel.memory_left_bytes() == 600
     group("no group", V2, {})
     assert kernel.memory_left_bytes() is None
 

@@ -67,6 +67,7 @@ def test_time_spent_on_the_running_trial_is_taken_off_but_never_below_zero_and_o
     waiting = estimate(cells(("fp32", 4), ("fp32", 8)))
     assert waiting.remaining_s(2.0) == pytest.approx(waiting.remaining_s() - 2.0)
     assert waiting.remaining_s(1e9) > 0
+    assert waiting.remaining_s(20.0, running=2) == pytest.approx(waiting.remaining_s() - 20.0)
     assert estimate(cells(("fp32", 4))).finished(factories.make_record("fp32", 4, status="crashed")).remaining_s() == 0
 
 

@@ -3,14 +3,15 @@ import random
 from collections import Counter
 
 import factories
+import msgspec
 import pytest
 
 from tcbench.core.packages import Package
-from tcbench.core.record import Input, KfacSettings, Record, TrainSettings
+from tcbench.core.record import Input, KfacSettings, PhaseTimes, Record, TrainSettings
 from tcbench.engine.accelerators.device import Device
 from tcbench.run import plan, scenario
 from tcbench.run.plan import Plan, PlannedCell, Selection
-from tcbench.run.rounds import Rounds, differences, in_order, start, together
+from tcbench.run.rounds import Rounds, differences, in_order, runs_again_alone, start, turn_group
 
 CPU = Device("cpu", "A Processor", 2**34)
 V100 = Device("cuda:0", "V100", 2**34, (7, 0))
@@ -127,18 +128,42 @@ def test_the_cells_of_a_round_take_turns_if_they_share_the_batch_size_and_fail_o
     planned = make_plan(sizes=(4, 8), trials=2)
     planned = dataclasses.replace(planned, cells=tuple(p for p in planned.cells if not p.skip_reason))
     ahead = list(start(planned).ahead())
-    group = together(ahead)
+    group = turn_group(ahead)
     of_size_8 = [(p, n) for p, n in ahead if (p.cell.batch_size, n) == (8, 0)]
     assert len(of_size_8) > 1 and group == of_size_8
     failed = group[1][0].cell
-    assert together(ahead, {failed.key}) == [trial for trial in group if trial[0].cell != failed]
-    assert together([group[1], *ahead], {failed.key}) == [group[1]]
+    assert turn_group(ahead, {failed.key}) == [trial for trial in group if trial[0].cell != failed]
+    assert turn_group([group[1], *ahead], {failed.key}) == [group[1]]
+
+
+def test_the_order_of_a_group_is_reversed_in_every_second_round():
+    ahead = list(start(make_plan(("fp32", "fp32+dali"), trials=2)).ahead())
+    assert [p.cell.config for p, _ in turn_group(ahead)] == ["fp32", "fp32+dali"]
+    assert [p.cell.config for p, _ in turn_group(ahead[2:])] == ["fp32+dali", "fp32"]
+
+
+def test_a_trial_that_others_disturbed_or_that_waited_for_prefetched_input_runs_again_alone():
+    planned = make_plan(("fp32", "fp32+dali"), trials=1)
+    cell = planned.cells[1].cell
+    in_turns = {"cell": cell, "turns_began_at": "2026-01-01T00:00:00.000+00:00"}
+    steps = factories.make_record(cell=cell).measurement
+    for share, again in ((0.05, False), (0.2, True)):
+        phases = tuple(PhaseTimes(name=n, host_s=(s,)) for n, s in (("io", share), ("forward", 1 - share)))
+        measured = msgspec.structs.replace(steps, phases=phases, prefetch_depth=2)
+        assert runs_again_alone(factories.make_record(**in_turns, measurement=measured)) == again
+        assert not runs_again_alone(factories.make_record(cell=cell, measurement=measured))
+        undecoded = msgspec.structs.replace(measured, prefetch_depth=0)
+        assert not runs_again_alone(factories.make_record(**in_turns, measurement=undecoded))
+    oom = factories.make_record(**in_turns, status="oom", duration_s=7.0)
+    assert order(run(start(planned, [oom]), COSTS_S)) == [("fp32", 0), ("fp32+dali", 0)], "not final when resumed"
+    assert start(planned).with_record(oom).spent_s == 7.0
+    assert list(start(planned).with_record(oom).ahead()) == list(start(planned).ahead())
 
 
 @pytest.mark.parametrize("changes", [{"device": "cuda:0"}, {"ranks": 2}, {"input": Input(kind="own")}])
 def test_on_a_gpu_with_many_ranks_and_in_the_users_code_trials_run_alone(changes):
     ahead = [(PlannedCell(factories.make_cell(config, **changes)), 0) for config in ("fp32", "fp32+dali")]
-    assert together(ahead) == ahead[:1]
+    assert turn_group(ahead) == ahead[:1]
 
 
 # ------------------------------------------------------------------------------------------------------- resuming

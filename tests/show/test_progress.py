@@ -1,6 +1,7 @@
 import io
 import logging
 import re
+from types import SimpleNamespace
 
 import factories
 import pytest
@@ -65,6 +66,18 @@ def test_a_trial_that_is_repeated_is_not_counted_and_says_why():
     why = "; it runs again after a pause, since the GPU was slowed down (hardware thermal slowdown)"
     assert first.startswith("[0/1] ") and why in first
     assert second.startswith("[1/1] ") and "slowed down" not in second
+
+
+def test_the_eta_of_trials_in_turns_takes_off_what_they_have_spent_together(monkeypatch):
+    out, now_s = Screen(file=io.StringIO(), width=200), [100.0]
+    monkeypatch.setattr("tcbench.show.progress.time", SimpleNamespace(monotonic=lambda: now_s[0]))
+    cells = [factories.make_cell(config) for config in ("fp32", "bf16", "fp16")]
+    seen = [factories.make_record(cell=cell, duration_s=10.0) for cell in cells]
+    with RunProgress(out, estimate(cells, seen), 3) as progress:
+        progress.begin("", cells, 3, together=3)
+        now_s[0] += 24.0
+        progress.finished(seen[0], cells[1:])
+    assert "(ETA 6 s)" in out.file.getvalue()
 
 
 @pytest.mark.parametrize(("done", "shown"), [(0, "0 trials ETA"), (1, "1 trial ETA"), (2, "2 trials ETA")])

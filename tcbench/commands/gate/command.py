@@ -23,7 +23,7 @@ from tcbench.show.sides import Labels
 if TYPE_CHECKING:
     from tcbench.analysis.verdict import Interim, Rule
     from tcbench.commands.gate.builds import Build
-    from tcbench.commands.gate.outlook import Outlook
+    from tcbench.commands.gate.need import Need
     from tcbench.commands.gate.turns import EndedGate
     from tcbench.core.record import Cell, Selection
     from tcbench.run.eta import TimeLeft
@@ -97,7 +97,9 @@ def gate(
     format_: outcome.Format = outcome.FORMAT,
     output: Path | None = outcome.OUTPUT,
     out: Path = options.OUT_FOLDER,
-    resume: bool = options.OUTPUT.option("--resume", "Continue the newest unfinished gate."),
+    resume: bool = options.OUTPUT.option(
+        "--resume", "Continue the newest gate that was interrupted or spent its budget."
+    ),
     dry_run: bool = options.OUTPUT.option("--dry-run", "Show what would run and how long it would take, then stop."),
     details: bool = options.DETAILS,
     quiet: bool = options.QUIET,
@@ -117,7 +119,7 @@ def gate(
     tcbench gate ./my_step.toml --bisect v1.0..main    the commit that made it slower"""
     from tcbench.analysis.verdict import Rule
     from tcbench.commands.gate import builds, turns
-    from tcbench.commands.gate.outlook import next_step
+    from tcbench.commands.gate.need import next_step
     from tcbench.run import gate_file, images
     from tcbench.run.launcher import find_for
     from tcbench.run.plan import plan_of
@@ -184,7 +186,7 @@ def gate(
             say(f"note: {notes[0]}")
         content = gate_file.GateFile(question=question, names=names, gone=gone, notes=notes)
         path = path or _new_path(out, plan.device.machine)
-        content, ahead = _run_gate(path, content, plan, launcher, ready, budget_s, stderr)
+        content, need = _run_gate(path, content, plan, launcher, ready, budget_s, stderr)
     base_records, current_records = gate_file.stored_trials(path).values()
     comparison = gate_file.comparison(content, base_records, current_records)
     gate_file.write(path, gate_file.shown(content, comparison.cells))
@@ -200,8 +202,9 @@ def gate(
             raise NotComparableError(f"{error}; {hint}") from None
         raise
     outcome.present(comparison, labels, format_, output, details)
-    if comparison.inconclusive and (step := next_step(ahead, content)):
-        stderr.say(f"still needed for {ahead.says}")
+    if comparison.inconclusive and (step := next_step(need, content)):
+        if need.undecided:
+            stderr.say(need.says)
         stderr.offer([step])
     raise typer.Exit(outcome.exit_code(comparison, strict or (comparison.unsettled and not lenient)))
 
@@ -216,7 +219,7 @@ def _gate_to_resume(folder: Path, question: GateQuestion, say: Callable[[str], N
     Raises SelectionError if it was started with another question: its trials would be of other code or other cells."""
     from tcbench.run import gate_file
 
-    path = gate_file.unfinished(folder)
+    path = gate_file.unfinished(folder, question)
     if path is None:
         say("nothing to resume: starting a new gate")
         return None
@@ -305,13 +308,13 @@ def _run_gate(
     ready: tuple[Build, Build],
     budget_s: float | None,
     stderr: Screen,
-) -> tuple[GateFile, Outlook]:
+) -> tuple[GateFile, Need]:
     """Run the trials that the gate asks for. Return its file's content with the decisions, and what is still needed.
 
     Each trial is stored as it ends. Trials that the gate's files already hold are not repeated. Exits with 130 when
     interrupted."""
     from tcbench.commands.gate import turns
-    from tcbench.commands.gate.outlook import outlook
+    from tcbench.commands.gate.need import need_of
     from tcbench.commands.run.planning import plan_line
     from tcbench.core import store
     from tcbench.run import gate_file, images
@@ -323,20 +326,24 @@ def _run_gate(
     paths, out, question = gate_file.record_files(path), path.parents[1], content.question
     record_paths = _record_paths(path)
     earlier_records = gate_file.stored_trials(path)
-    if budget_s is not None and path.exists() and gate_file.read(path).spent is True:  # a new budget
-        budget_s += sum(record.duration_s for records in earlier_records.values() for record in records)
+    spent_gate = gate_file.read(path) if path.exists() and path.stat().st_size else content
+    decided = spent_gate.verdicts if spent_gate.spent is True else ()
+    # A gate that spent its budget continues with a new one.
+    earlier_s = sum(record.duration_s for records in earlier_records.values() for record in records)
+    whole_budget_s = budget_s if budget_s is None or not decided else budget_s + earlier_s
     say = stderr.say
 
-    def say_outlook(so_far: EndedGate) -> None:
+    def say_need(so_far: EndedGate) -> None:
         """Print how long the gate still needs, after a look that left cells undecided."""
-        ahead = outlook(so_far.state, content, so_far.base, so_far.current)
-        say(f"look {so_far.state.looks_taken} of {len(question.interims)}: {ahead.says}")
+        need = need_of(so_far.state, content, so_far.base, so_far.current)
+        say(f"look {so_far.state.looks_taken} of {len(question.interims)}: {need.says}")
 
     try:
         probe_largest(launcher, [planned.cell for planned in plan.cells if planned.skip_reason is None])
         with contextlib.ExitStack() as stack:
             stores = {side: stack.enter_context(store.Store(file)) for side, file in paths.items()}
-            gate_file.write(path, content)
+            if not decided:
+                gate_file.write(path, content)
             with stages(stderr.quiet) as advance:
                 images.generate(plan, advance)
             words, expected = _expected(plan, question, out, budget_s)
@@ -346,9 +353,8 @@ def _run_gate(
                 say(f"resuming {path.name}: {counted(n, 'record')} stored")
             state = start(len(question.cells), question.interims, question.metrics)
             progress = stack.enter_context(RunProgress(stderr, expected, 0))
-            ended = turns.measure(
-                state, plan, ready, launcher, stores, progress, budget_s, earlier_records, say_outlook
-            )
+            earlier = whole_budget_s, earlier_records, decided
+            ended = turns.measure(state, plan, ready, launcher, stores, progress, *earlier, say_need)
     except KeyboardInterrupt:
         stored = len(store.read(file for file in paths.values() if file.exists()).records)
         compare = f"compare what was stored: tcbench compare {shlex.join(record_paths)}"
@@ -364,7 +370,7 @@ def _run_gate(
     say(f"Records: {' and '.join(record_paths)}")
     spent = f"the budget of {duration(budget_s or 0)} was spent: cells not yet decided are inconclusive"
     judged = gate_file.judged(content, ended.state, spent if ended.spent else None)
-    return judged, outlook(ended.state, content, ended.base, ended.current)
+    return judged, need_of(ended.state, content, ended.base, ended.current)
 
 
 def _record_paths(path: Path) -> tuple[str, str]:

@@ -20,7 +20,7 @@ from tcbench.core.store import Store
 from tcbench.core.text import plain
 from tcbench.engine.api import kind_of
 from tcbench.run.devices import runs_on_host
-from tcbench.run.gate import BASE, CURRENT, Gate, Role, Trial, replay
+from tcbench.run.gate import BASE, CURRENT, Gate, GateVerdict, Role, Trial, replay
 from tcbench.run.launcher import Launcher
 from tcbench.run.plan import Plan, PlannedCell
 from tcbench.run.runner import COOLING_S, Runner
@@ -60,13 +60,14 @@ def measure(
     progress: GateProgress,
     budget_s: float | None = None,
     earlier: Mapping[Role, Sequence[Record]] | None = None,
+    decided: Sequence[GateVerdict] = (),
     after_look: Callable[[EndedGate], None] = lambda _: None,
 ) -> EndedGate:
     """Run the trials that the gate asks for until every cell is done or trials have taken `budget_s`.
 
     Each record is stored before the next trial begins. `state` is the gate before its first trial; `earlier` has the
-    records that the stores already hold from an interrupted gate. `after_look` is called after each look but the last
-    with the gate so far."""
+    records that the stores already hold from a gate that did not end, and `decided` its verdicts if its budget ended
+    it. `after_look` is called after each look but the last with the gate so far."""
     options: dict[str, Any] = {"timeout_s": plan.timeout_s, "listen": progress.listen, "launcher": launcher}
     options |= {"cooling_s": COOLING_S, "step_counts": {}}
     runners = {
@@ -74,6 +75,7 @@ def measure(
     }
     records_of: dict[Role, list[Record]] = {side: list((earlier or {}).get(side, ())) for side in (BASE, CURRENT)}
     state = replay(state, [planned.cell for planned in plan.cells], records_of)
+    state = state.with_verdicts(decided) if decided else state
     spent_s = sum(record.duration_s for side_records in records_of.values() for record in side_records)
     started, spent = time.monotonic() - spent_s, False
     alone: set[int] = set()  # cells whose two trials failed when they ran at the same time

@@ -117,7 +117,6 @@ def _run(
     """Run a plan, store its records and show the results. Return whether some cell failed.
 
     `all_configs` is the command that runs all configs of the scenario, if this one runs only some."""
-    from tcbench.analysis.compare import ACCIDENTS
     from tcbench.commands.run import planning
     from tcbench.commands.run.ahead import build
     from tcbench.commands.run.table import round_label
@@ -125,7 +124,7 @@ def _run(
     from tcbench.run import images
     from tcbench.run.checkup import disturbances
     from tcbench.run.ranks import probe_largest
-    from tcbench.run.rounds import together
+    from tcbench.run.rounds import runs_again_alone, turn_group
     from tcbench.run.runner import COOLING_S, Runner
     from tcbench.run.worker_launch import Launch
     from tcbench.show.format import counted
@@ -169,21 +168,18 @@ def _run(
                 launch = Launch(variables={messages.CORES: str(cores)})
                 settings: dict[str, Any] = {"launch": launch, "launcher": launcher, "plan": plan.key}
                 runner = Runner(path.stem, plan.timeout_s, listen=progress.listen, cooling_s=COOLING_S, **settings)
-                alone: set[str] = set()  # cells whose trials failed beside others
+                alone = {record.cell.key for record in before if runs_again_alone(record)}
                 while ahead:
-                    group = together(ahead, alone)
+                    group = turn_group(ahead, alone)
                     progress.begin(round_label(state), cells_ahead(), state.certain(), len(group))
-                    in_turns = len(group) > 1
-                    for attempt, record in enumerate(runner.together(group) if in_turns else runner.run(group)):
+                    for attempt, record in enumerate(runner.run_group(group)):
                         records.append(record)
                         fresh.append(record)
-                        if in_turns and record.status in (*ACCIDENTS, "oom"):  # the others may be the cause
-                            alone.add(record.cell.key)
-                            progress.finished(record, cells_ahead(), again=True)
-                            continue
                         state = state.with_record(record)
                         ahead = list(state.ahead())
-                        again = not in_turns and attempt == 0 and runner.repeats(record)
+                        if again := runs_again_alone(record):
+                            alone.add(record.cell.key)
+                        again = again or (len(group) == 1 and attempt == 0 and runner.repeats(record))
                         progress.finished(record, cells_ahead(), again=again)
         keys = {planned.cell.key for planned in plan.cells}
         current = [record for record in store.current([*before, *fresh]) if record.cell.key in keys]

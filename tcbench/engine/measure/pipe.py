@@ -1,4 +1,4 @@
-"""The worker's side of a job: read it from standard input, send messages to a pipe, and alternate with another worker.
+"""The worker's side of a job: read it from standard input, send messages to a pipe, and take turns with other workers.
 
 `tcbench.core.process` is the other side. This module does not know what a job is."""
 
@@ -70,9 +70,9 @@ def counting_load(send: Callable[[Any], None]) -> Callable[[Any], None]:
 
 
 def in_turns(send: Callable[[Any], None]) -> Callable[[Any], None]:
-    """Wrap `send` so that this worker alternates with another one, if `messages.TURNS` is set.
+    """Wrap `send` so that this worker takes turns with others (`tcbench.run.turns`), if `messages.TURNS` is set.
 
-    This call waits for the worker's first turn, before imports that would slow down the other worker's steps. `send`
+    This call waits for the worker's first turn, before imports that would slow down the steps of others. `send`
     then waits between blocks of the timed pass, but not for a worker that has ended. When the timed pass is over, it
     sends the host's load during the turns of this worker."""
     descriptors = os.environ.pop(TURNS, None)

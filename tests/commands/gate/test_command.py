@@ -12,6 +12,7 @@ import sys
 import time
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import get_args
 
 import factories
@@ -176,20 +177,25 @@ def test_a_worker_that_speaks_no_protocol_is_a_record_and_never_a_hang(project, 
 
 def test_a_spent_budget_leaves_the_rest_inconclusive_and_says_so(project, monkeypatch, unchecked):
     class Slow(projects.OneByOne):
+        now_s = 0.0
+
         def run(self, trials):
-            time.sleep(1.0 if "current" in self.run_id else 0.0)
-            yield from (factories.make_record(cell=planned.cell, trial=trial) for planned, trial in trials)
+            Slow.now_s += 1.0 if "current" in self.run_id else 0.0
+            for planned, trial in trials:
+                yield factories.make_record(cell=planned.cell, trial=trial, duration_s=0.5)
 
     monkeypatch.setattr("tcbench.commands.gate.turns.Runner", Slow)
-    done = gate(project, "--base-python", sys.executable, "--config", "deep", "--budget", "1s", "--strict", code=4)
-    assert "the budget of 1 s was spent: cells not yet decided are inconclusive" in done.out
-    assert [len(store.read([path]).records) for path in project.glob("results/*/*.jsonl")] == [1, 1]
-    arguments = ("--base-python", sys.executable, "--config", "deep", "--looks", "4,6")
-    done = tcbench(project, "gate", *QUICK[:-1], *arguments, "--budget", "2s")
-    assert re.search("(?m)^Next: tcbench gate .* --budget 2s --resume$", done.err), done.err
-    done = gate(project, *arguments, "--budget", "2s", "--resume")
-    newest = sorted(project.glob("results/*/*-current.jsonl"))[-1]
-    assert len(store.read([newest]).records) == 4
+    monkeypatch.setattr("tcbench.commands.gate.turns.time", SimpleNamespace(monotonic=lambda: Slow.now_s))
+    arguments = ("--base-python", sys.executable, "--config", "deep", "--looks", "4,6", "--budget")
+    done = tcbench(project, "gate", *QUICK[:-1], *arguments, "2s", "--strict")
+    assert done.code == 4
+    assert "the budget of 2 s was spent: cells not yet decided are inconclusive" in done.out
+    assert re.search("(?m)^Next: tcbench gate .* --budget 2s --strict --resume$", done.err), done.err
+    assert [len(left(project, side)) for side in ("base", "current")] == [2, 2]
+    gate(project, *arguments, "1s", "--strict", "--resume", code=4)  # a new budget, whatever was spent before
+    assert [len(left(project, side)) for side in ("base", "current")] == [3, 3]
+    gate(project, *arguments, "9s", "--strict", "--resume", code=0)
+    assert [len(left(project, side)) for side in ("base", "current")] == [4, 4]
 
 
 @pytest.mark.usefixtures("stand_ins")

@@ -40,7 +40,7 @@ def test_how_plans_are_tuned_reaches_the_workers_of_every_command(monkeypatch, t
     monkeypatch.delenv(messages.FRESH_AUTOTUNE, raising=False)
     monkeypatch.delenv(messages.TUNING_BUDGET, raising=False)
     monkeypatch.setattr(Runner, "run", stop)
-    monkeypatch.setattr(Runner, "together", stop)
+    monkeypatch.setattr(Runner, "run_group", stop)
     monkeypatch.setattr("tcbench.commands.gate.turns.measure", stop)
     cells = ("--device", "cpu", "--data", "synthetic", "--image-size", "32", "--bs", "1", "-q")
     assert tcbench(tmp_path, *measuring, *cells, *options).code == 130
@@ -132,7 +132,7 @@ def trials_of_30_s(monkeypatch):
         return make_record(cell=planned.cell, trial=number, duration_s=duration_s, environment=code, **of_run)
 
     monkeypatch.setattr(Runner, "_trial", trial)
-    monkeypatch.setattr(Runner, "together", Runner.run)  # without processes, one after another
+    monkeypatch.setattr(Runner, "run_group", Runner.run)  # without processes, one after another
     monkeypatch.setattr(os, "getloadavg", lambda: (0.0, 0.0, 0.0))
     return slower
 
@@ -168,11 +168,13 @@ def test_a_trial_that_ends_in_an_accident_beside_others_runs_again_alone(tmp_pat
         groups.append([planned.cell.config for planned, _ in group])
         for record in runner.run(group):
             crashes = len(groups) == 1 and record.cell.config == "fp32"
-            yield make_record(cell=record.cell, run_id=runner.run_id, status="crashed") if crashes else record
+            in_turns = {"turns_began_at": "2026-01-01T00:00:00.000+00:00"}
+            crash = make_record(cell=record.cell, run_id=runner.run_id, status="crashed", **in_turns)
+            yield crash if crashes else record
 
-    monkeypatch.setattr(Runner, "together", crash)
+    monkeypatch.setattr(Runner, "run_group", crash)
     done = ended(tmp_path, *RUN, "--bs", "4", "--trials", "2")
-    assert groups == [["fp32", "fp32+batched"]]
+    assert groups == [["fp32", "fp32+batched"], ["fp32"], ["fp32"], ["fp32+batched"]]
     assert "crashed: the worker was killed by signal 11 (SIGSEGV); it runs again alone" in done.err
     fp32, batched = [("fp32", n) for n in (0, 0, 1)], [("fp32+batched", n) for n in (0, 1)]
     assert sorted(trials(tmp_path)[0]) == sorted(fp32 + batched)
