@@ -9,9 +9,10 @@ The three designs alternate. A round of a design yields one speed-up of each con
 - `pairs`: for each other config, one trial of it and one of the first config in turns, as in a gate;
 - `turns`: one trial of each config, all in turns, as `run` does.
 
-`sd`: the standard deviation of a speed-up from round to round, pooled over the configs. `precision`: 1 / (sd squared
-times the seconds of a round), relative to `alone`. `by blocks`: the same if each trial had ended after so many blocks
-of steps. `--load` runs busy programs meanwhile.
+`sd`: the standard deviation of a speed-up from round to round, pooled over the configs. `gain`: the variance of `alone`
+times its seconds, over those of the design. `mean`: the geometric mean over configs of the speed-ups, relative to those
+of `alone` in the same rounds, with its 95% interval over rounds: a design that favours a config shows it there.
+`blocks`: as if each trial had ended after so many blocks of steps. `--load` runs busy programs meanwhile.
 """
 
 import argparse
@@ -23,11 +24,14 @@ import statistics
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from load_rounds import BusyPrograms
 
+from tcbench.analysis.stats import Interval
+from tcbench.analysis.welch import SampleStats
 from tcbench.core.record import Record
 from tcbench.engine.accelerators.device import find_device
 from tcbench.run import plan, runner, scenario
@@ -62,7 +66,7 @@ def groups(design: str, cells: Sequence[PlannedCell], number: int) -> Iterator[l
     if design == "alone":
         yield [trial_line(record) for record in trials.run([(planned, number) for planned in cells])]
     elif design == "turns":
-        order = [*cells[number % len(cells) :], *cells[: number % len(cells)]]
+        order = cells if number % 2 == 0 else cells[::-1]
         yield [trial_line(record) for record in trials.run_group([(planned, number) for planned in order])]
     else:
         for planned in cells[1:]:
@@ -95,10 +99,33 @@ def rate(trial: dict[str, Any], blocks: int | None) -> float:
     return 1e6 / statistics.fmean(time_us for block in trial["blocks_us"][:blocks] for time_us in block[1:])
 
 
-def precision(rounds: Iterable[dict[str, Any]], base: str, blocks: int | None) -> tuple[float, float]:
-    """Return the standard deviation of a speed-up, and the seconds of a round whose trials end after so many blocks."""
-    logs, seconds = defaultdict(list), []
-    for line in rounds:
+@dataclass(frozen=True)
+class Speedups:
+    """The logarithms of a design's speed-ups over the base by config and round, and the seconds of a round."""
+
+    logs: dict[str, dict[int, float]]
+    seconds: float
+
+    @property
+    def variance(self) -> float:
+        return statistics.fmean(statistics.variance(by_round.values()) for by_round in self.logs.values())
+
+    def relative_to(self, other: "Speedups") -> Interval:
+        """Return the geometric mean of the speed-ups relative to those of another design, paired by round."""
+        rounds = set.intersection(*(set(each.logs[config]) for each in (self, other) for config in each.logs))
+        differences = [
+            statistics.fmean(self.logs[config][number] - other.logs[config][number] for config in self.logs)
+            for number in rounds
+        ]
+        interval = SampleStats.from_values(differences).mean_interval
+        return Interval(*map(math.exp, (interval.value, interval.low, interval.high)))
+
+
+def speedups(lines: Iterable[dict[str, Any]], base: str, blocks: int | None) -> Speedups:
+    """Return the speed-ups of a design whose trials end after so many blocks."""
+    logs: dict[str, dict[int, float]] = defaultdict(dict)
+    seconds = []
+    for line in lines:
         trials = [trial for group in line["groups"] for trial in group]
         left_out = [trial["blocks_us"][blocks:] for trial in trials] if blocks else []
         seconds.append(line["seconds"] - 1e-6 * sum(sum(map(sum, each)) for each in left_out))
@@ -106,9 +133,8 @@ def precision(rounds: Iterable[dict[str, Any]], base: str, blocks: int | None) -
             rates = {trial["config"]: rate(trial, blocks) for trial in group}
             for config, per_s in rates.items():
                 if config != base:
-                    logs[config].append(math.log(per_s / rates[base]))
-    variance = statistics.fmean(statistics.variance(each) for each in logs.values())
-    return math.sqrt(variance), statistics.fmean(seconds)
+                    logs[config][line["round"]] = math.log(per_s / rates[base])
+    return Speedups(logs, statistics.fmean(seconds))
 
 
 def show(files: Sequence[Path]) -> None:
@@ -116,16 +142,21 @@ def show(files: Sequence[Path]) -> None:
         with gzip.open(file, "rt") as text:
             lines = [json.loads(line) for line in text]
         base = next(line for line in lines if line["design"] == "alone")["groups"][0][0]["config"]
-        print(f"{file.name}: load {lines[0]['load']}, speed-ups over {base}")
-        print(f"{'design':8} {'by blocks':>9} {'rounds':>6} {'round':>7} {'sd':>7} {'precision':>9}")
+        rounds = len({line["round"] for line in lines})
+        print(f"{file.name}: load {lines[0]['load']}, {rounds} rounds, speed-ups over {base}")
+        print(f"{'design':8} {'blocks':>6} {'round':>7} {'sd':>6} {'gain':>6}  mean")
         for blocks in (1, 2, None):
-            alone = None
-            for design in DESIGNS:
-                rounds = [line for line in lines if line["design"] == design]
-                sd, seconds = precision(rounds, base, blocks)
-                alone = alone or sd**2 * seconds
-                gain = alone / (sd**2 * seconds)
-                print(f"{design:8} {blocks or 'all':>9} {len(rounds):6} {seconds:5.1f} s {sd:7.1%} {gain:8.2f}x")
+            by_design = {
+                design: speedups([line for line in lines if line["design"] == design], base, blocks)
+                for design in DESIGNS
+            }
+            alone = by_design["alone"]
+            for design, each in by_design.items():
+                gain = alone.variance * alone.seconds / (each.variance * each.seconds)
+                mean = each.relative_to(alone)
+                spread = f"{math.sqrt(each.variance):6.1%} {gain:5.2f}x"
+                interval = f"{mean.value:.3f} ({mean.low:.3f} to {mean.high:.3f})"
+                print(f"{design:8} {blocks or 'all':>6} {each.seconds:5.1f} s {spread}  {interval}")
 
 
 def main() -> None:
