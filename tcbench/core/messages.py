@@ -24,8 +24,19 @@ def core_limit() -> int:
 
 
 TURNS = "TCBENCH_TURNS"
-"""The environment variable with two file descriptors, "IN,OUT", of a worker that alternates with another one. The
-worker reads its turn from IN, works, and passes the turn on by OUT."""
+"""The environment variable with two file descriptors, "IN,OUT", of a worker that takes turns with others. The worker
+reads its turn from IN, works, and writes to OUT when the turn is over."""
+
+TURNS_MAX_TIME = "TCBENCH_TURNS_MAX_TIME_S"
+"""The environment variable with the limit of a worker's timed pass in seconds, in place of the cell's, if it takes
+turns in a run."""
+
+
+def turns_max_time_s() -> float | None:
+    """Return the limit of this worker's timed pass if it takes turns in a run (`TURNS_MAX_TIME`), else None."""
+    text = os.environ.get(TURNS_MAX_TIME)
+    return float(text) if text else None
+
 
 YOUR_TURN = b"."
 

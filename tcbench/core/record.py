@@ -346,6 +346,7 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True):
     - `warmup_loss`, `last_loss`: None if the device is simulated and nothing is computed.
     - `peak_memory_bytes`: the peak of the worker process (CPU) or of the device's memory pools (GPU) over the trial.
     - `plans`: one per cuDNN graph, or on a CPU one per kind of work and implementation.
+    - `turns_max_time_s`: the limit of the timed pass, if it was not the cell's because the trial took turns in a run.
     - `busy_s`: the device's working time per step. On a GPU it is measured in steps that are launched completely before
       the device starts them, so that the device never waits for the host.
     - `decoding`: how the device decoded the images; None if the host decoded them.
@@ -375,6 +376,7 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True):
     gc_frozen: bool
     plans: tuple[PlanChoice, ...] = ()
     busy_s: Seconds | None = None
+    turns_max_time_s: Seconds | msgspec.UnsetType = msgspec.UNSET
     decoding: str | None = None
     ranks: tuple[RankPart, ...] = ()
     reduced_bytes: Bytes = 0

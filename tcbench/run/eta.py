@@ -67,7 +67,7 @@ class CellTimes:
         profiled_s = 0.0 if measured.phases_are_timed else sum(sum(phase.host_s) for phase in measured.phases)
         steps_s = sum(measured.warmup_times_s) + timed_s + profiled_s
         step_s = statistics.fmean(measured.step_times_s)
-        least_s, most_s = _timed_s(record.cell, step_s)
+        least_s, most_s = _timed_s(record.cell, step_s, measured.turns_max_time_s or None)
         to_target = min(1.0, max(0.0, (timed_s - least_s) / (most_s - least_s))) if most_s > least_s else None
         tuned = any(plan.budget_s is not None and not plan.from_cache for plan in measured.plans)
         tuning_s = max(0.0, sum(measured.warmup_times_s[:1]) - step_s) if tuned else 0.0
@@ -87,7 +87,8 @@ class TimeLeft:
     - `tuning`: the cell of the last trial that tuned plans, with the seconds that tuning took.
     - `ratios`: actual / expected duration of each of the last trials, at the pace of the run's begin.
     - `slowdown`: the factor by which other work on the machine slows a step, as assumed before any was measured.
-    - `foreseen`: predicted seconds per step, for cells that the step-time model knows."""
+    - `foreseen`: predicted seconds per step, for cells that the step-time model knows.
+    - `turns_max_time_s`: the limit of a timed pass, if trials take turns and it is not the cells' own."""
 
     remaining: tuple[Cell, ...] = ()
     seen: Mapping[Cell, CellTimes] = field(default_factory=dict)
@@ -96,6 +97,7 @@ class TimeLeft:
     ratios: tuple[float, ...] = ()
     slowdown: float = 1.0
     foreseen: Mapping[Cell, float] = field(default_factory=dict)
+    turns_max_time_s: float | None = None
 
     def finished(self, record: Record) -> TimeLeft:
         """Return the estimate after the first of the remaining trials has ended. If it is ok, it also updates the pace,
@@ -132,7 +134,7 @@ class TimeLeft:
         if durations_s := self.seen.get(cell, CellTimes()).durations_s:
             return statistics.median(durations_s)
         step_s, kind = self.step_s(cell), kind_of(cell.device)
-        least_s, most_s = _timed_s(cell, step_s)
+        least_s, most_s = _timed_s(cell, step_s, self.turns_max_time_s)
         shares = [seen.to_target for seen in self.seen.values() if seen.to_target is not None]
         timed_s = least_s + (most_s - least_s) * (sum(shares) + _TO_TARGET) / (len(shares) + 1)
         startups = [(other, seen.startup_s) for other, seen in self.seen.items() if seen.startup_s is not None]
@@ -184,14 +186,15 @@ def estimate(
     slowdown: float = 1.0,
     foreseen: Mapping[Cell, float] | None = None,
     earlier: Iterable[Record] = (),
+    turns_max_time_s: float | None = None,
 ) -> TimeLeft:
     """Return the estimate of the time left before the first of these cells is measured.
 
     - `before`: trials of an earlier part of the run.
-    - `slowdown`, `foreseen`: as in `TimeLeft`.
+    - `slowdown`, `foreseen`, `turns_max_time_s`: as in `TimeLeft`.
     - `earlier`: trials of another run on the machine. All trials of a cell count as one, so that this run's trials soon
       outweigh them."""
-    nothing_seen = TimeLeft(slowdown=slowdown, foreseen=foreseen or {})
+    nothing_seen = TimeLeft(slowdown=slowdown, foreseen=foreseen or {}, turns_max_time_s=turns_max_time_s)
     earlier_times = functools.reduce(TimeLeft.finished, earlier, nothing_seen).seen.items()
     merged_times = {
         cell: replace(seen, durations_s=(statistics.median(seen.durations_s),)) for cell, seen in earlier_times
@@ -213,12 +216,13 @@ def _image_s(cell: Cell) -> float:
     return 3 * 2 * macs / kind_of(cell.device).assumed_flops_s
 
 
-def _timed_s(cell: Cell, step_s: float) -> tuple[float, float]:
-    """Return the shortest and the longest duration of a timed pass of such steps, which ends with a complete block."""
+def _timed_s(cell: Cell, step_s: float, turns_max_time_s: float | None = None) -> tuple[float, float]:
+    """Return the shortest and the longest duration of a timed pass of such steps, which ends with a complete block.
+    `turns_max_time_s` replaces the cell's limit in turns."""
     settings = cell.measure
     block = settings.block_steps
     least_s = math.ceil(settings.min_timed_steps / (block - 1)) * block * step_s
-    return least_s, max(least_s, settings.max_time_s + block * step_s / 2)
+    return least_s, max(least_s, (turns_max_time_s or settings.max_time_s) + block * step_s / 2)
 
 
 def _weighted_mean(cell: Cell, values: Sequence[tuple[Cell, float]]) -> float:

@@ -203,15 +203,15 @@ class Gate:
         The cells of an incomplete look are judged at that look once and not again."""
         cells, looks = [], {interim.trials: look for look, interim in enumerate(self.interims)}
         for place, cell in enumerate(self.cells):
-            own = verdicts[place * len(self.metrics) : (place + 1) * len(self.metrics)]
-            taken = [looks[verdict.trials] for verdict in own if verdict.trials in looks]
+            cell_verdicts = verdicts[place * len(self.metrics) : (place + 1) * len(self.metrics)]
+            cell_looks = [looks[verdict.trials] for verdict in cell_verdicts if verdict.trials in looks]
             decisions = tuple(
                 (verdict.decision, looks[verdict.trials])
                 if verdict.decision != "inconclusive" and verdict.trials in looks
                 else decided
-                for verdict, decided in zip(own, cell.decisions, strict=True)
+                for verdict, decided in zip(cell_verdicts, cell.decisions, strict=True)
             )
-            interims_taken = max([cell.interims_taken, *(look + 1 for look in taken)])
+            interims_taken = max([cell.interims_taken, *(look + 1 for look in cell_looks)])
             cells.append(replace(cell, decisions=decisions, interims_taken=interims_taken))
         return replace(self, cells=tuple(cells))
 

@@ -62,7 +62,8 @@ class PlannedCell:
 class Plan:
     """Cells in the order of the scenario, with limits. Rounds over all cells continue until each cell has `trials`
     (None: no limit) or `budget_s` seconds are spent (None: no limit). `left_out` says which configs of the scenario are
-    left out by default, and why."""
+    left out by default, and why. `turns_max_time_s` is the limit of the timed pass of trials that take turns, if it is
+    not that of the cells."""
 
     scenario: Scenario
     device: Device
@@ -71,6 +72,7 @@ class Plan:
     budget_s: float | None
     timeout_s: float
     left_out: str = ""
+    turns_max_time_s: float | None = None
 
     @property
     def key(self) -> str:
@@ -145,7 +147,9 @@ def make(scenario: Scenario, selection: Selection, device: Device, *, remote: bo
             )
             cells.append(PlannedCell(cell, reasons[config] or _why_not_many(cell), len(cells)))
     timeout_s = selection.timeout_s or scenario.measure.timeout_s
-    return Plan(scenario, device, tuple(cells), *_rounds(selection, scenario, device), timeout_s, left_out)
+    turns_max_time_s = None if selection.max_time_s else scenario.measure.turns_max_time_s
+    limits = *_rounds(selection, scenario, device), timeout_s
+    return Plan(scenario, device, tuple(cells), *limits, left_out, turns_max_time_s)
 
 
 _PROGRAM_S = 10.0

@@ -112,7 +112,7 @@ def start(
     `before` holds the records of the run's earlier part, one per trial; its failed trials run again. `slowdown`,
     `foreseen` and `earlier` are described in `estimate`."""
     before = [record for record in before if any(planned.cell == record.cell for planned in plan.cells)]
-    costs = estimate((), before, slowdown, foreseen, earlier)
+    costs = estimate((), before, slowdown, foreseen, earlier, plan.turns_max_time_s)
     round_s = sum(costs.trial_s(planned.cell) for planned in plan.cells if planned.skip_reason is None)
     cells = tuple(in_order(plan.cells, in_haste=plan.budget_s is not None and round_s > plan.budget_s))
     # A cell that was skipped before and can run now still has to run.

@@ -9,7 +9,7 @@ import re
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -115,15 +115,22 @@ class Runner:
             return
         yield from run_in_turns([(self, planned, trials[0]), (other, planned, trials[1])])
 
-    def run_group(self, trials: Sequence[tuple[PlannedCell, int]]) -> Iterator[Record]:
+    def run_group(
+        self, trials: Sequence[tuple[PlannedCell, int]], turns_max_time_s: float | None = None
+    ) -> Iterator[Record]:
         """Run trials of different cells in turns (`run_in_turns`), or a single one alone, and yield each record as the
-        trial ends. If memory is short, only the first of the trials run."""
+        trial ends. If memory is short, only the first of the trials run. In turns, `turns_max_time_s` is the limit of a
+        timed pass (None: that of the cell)."""
         if len(trials) == 1:
             yield from self.run(trials)
             return
         now = datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds")
         memory = FreeMemory()
-        for _, record in run_in_turns([(self, planned, number) for planned, number in trials], memory.has_room):
+        launch = self.launch
+        if turns_max_time_s is not None:
+            launch = replace(launch, variables={**launch.variables, messages.TURNS_MAX_TIME: str(turns_max_time_s)})
+        runner = replace(self, launch=launch)
+        for _, record in run_in_turns([(runner, planned, number) for planned, number in trials], memory.has_room):
             yield msgspec.structs.replace(record, turns_began_at=now) if memory.had_room else record
 
     def _record(self, planned: PlannedCell, trial: int) -> _MakeRecord:

@@ -59,6 +59,7 @@ class MeasureTable(msgspec.Struct, frozen=True, kw_only=True):
     target: Fraction = 0.02
     max_time_s: Positive | msgspec.UnsetType = msgspec.UNSET
     gate_max_time_s: Positive | None = None
+    turns_max_time_s: Positive | None = None
     timeout_s: Positive = 1800.0
     min_warmup_steps: Annotated[int, Meta(ge=1, le=1_000_000)] = 3
     max_warmup_steps: Annotated[int, Meta(ge=3, le=1_000_000)] = 30

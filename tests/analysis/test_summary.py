@@ -92,8 +92,8 @@ def test_cells_that_took_turns_share_the_state_of_the_machine_and_those_of_anoth
         for (size, n), slow in state.items()
         for config, rate in (("fp32", 40.0), ("bf16", 50.0), ("fp16", 60.0))
     ]
-    apart = [msgspec.structs.replace(record, turns_began_at=msgspec.UNSET) for record in groups]
-    widths = [max(s.high - s.low for s in speedups(summarise(records)) if s) for records in (groups, apart)]
+    by_rounds = [msgspec.structs.replace(record, turns_began_at=msgspec.UNSET) for record in groups]
+    widths = [max(s.high - s.low for s in speedups(summarise(records)) if s) for records in (groups, by_rounds)]
     assert widths[0] < widths[1] / 5
 
 

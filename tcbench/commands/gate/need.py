@@ -20,7 +20,7 @@ _MOST_SUGGESTED_S = 7200.0
 
 @dataclass(frozen=True)
 class Need:
-    """What the undecided cells of a gate still need, if their means and variances stay the same.
+    """The trials and time that the undecided cells of a gate still need, if their means and variances stay the same.
 
     - `cells`, `undecided`: the numbers of all cells and of undecided ones.
     - `decidable`: the number of undecided cells that more trials would decide. The others vary too much, or lie too
@@ -44,11 +44,11 @@ class Need:
     @property
     def says(self) -> str:
         """The need in words."""
-        which = "it" if self.undecided == self.decidable == 1 else f"{self.decidable} of them"
+        cells_decided = "it" if self.undecided == self.decidable == 1 else f"{self.decidable} of them"
         words = f"{self.undecided} of {counted(self.cells, 'cell')} undecided"
         if self.decidable:
             more = f"{counted(self.more_trials, 'more trial')} a side ({duration(self.seconds)})"
-            words += f"; about {more} would decide {which}"
+            words += f"; about {more} would decide {cells_decided}"
             if self.trials > self.planned_trials:
                 words += f", but the last look is after {self.planned_trials} trials"
         elif self.undecided:
@@ -66,7 +66,9 @@ def need_of(state: Gate, content: GateFile, base: Sequence[Record], current: Seq
         for cell in content.question.cells
     }
     rounds_s = {key: sum(map(statistics.median, times)) for key, times in durations_s.items() if all(times)}
-    gave_up = {cell.key for cell, one in zip(content.question.cells, state.cells, strict=True) if one.gave_up}
+    gave_up = {
+        cell.key for cell, cell_state in zip(content.question.cells, state.cells, strict=True) if cell_state.gave_up
+    }
     undecided = [
         cell
         for cell in compared.cells
@@ -108,9 +110,9 @@ def next_step(need: Need, content: GateFile) -> NextStep | None:
 
 def _without_options(words: Sequence[str], options: Sequence[str]) -> list[str]:
     """Return the words of a command line without these options and their arguments."""
-    kept, skip = [], False
+    remaining, skip = [], False
     for word in words:
         if not skip and word not in options and not word.startswith(tuple(f"{option}=" for option in options)):
-            kept.append(word)
+            remaining.append(word)
         skip = word in options and not skip
-    return kept
+    return remaining

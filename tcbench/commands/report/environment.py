@@ -124,10 +124,15 @@ def _settings(records: Sequence[Record], settings: Settings) -> Iterable[tuple[s
     ]
     yield "training", list_unique([*(f"seed {cell.seed}" for cell in cells if cell.is_own), *trained])
     programs = (f"about {c.measure.max_time_s:g} s of steps, as many in each trial" for c in cells if c.command)
+    limits = (
+        (r.cell.measure, (r.measurement and r.measurement.turns_max_time_s) or r.cell.measure.max_time_s)
+        for r in [r for r in records if r.measurement] or records
+        if not r.cell.command
+    )
     passes = (
-        f"until the interval is within {m.target:.1%} or {m.max_time_s:g} s are spent, at least {m.min_timed_steps} "
+        f"until the interval is within {m.target:.1%} or {max_time_s:g} s are spent, at least {m.min_timed_steps} "
         f"counted steps, in blocks of {m.block_steps}"
-        for m in dict.fromkeys(cell.measure for cell in cells if not cell.command)
+        for m, max_time_s in dict.fromkeys(limits)
     )
     yield "timed pass", list_unique([*programs, *passes])
     if len(settings.parts) > 1:

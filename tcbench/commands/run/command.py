@@ -172,7 +172,7 @@ def _run(
                 while ahead:
                     group = turn_group(ahead, alone)
                     progress.begin(round_label(state), cells_ahead(), state.certain(), len(group))
-                    for attempt, record in enumerate(runner.run_group(group)):
+                    for attempt, record in enumerate(runner.run_group(group, plan.turns_max_time_s)):
                         records.append(record)
                         fresh.append(record)
                         state = state.with_record(record)

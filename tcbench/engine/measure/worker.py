@@ -203,9 +203,12 @@ def measure_cell(
         on_session(session)
         gc.freeze()
         gc.enable()
+        turns_max_time_s = messages.turns_max_time_s()
         checked = profiling is None and kind.simulates is None and current().size == 1
         checks = TrialChecks(session, cell, kind.synchronize) if checked else None
-        measurement = loop.measure(session, cell.measure, send, profiling=profiling, checks=checks)
+        settings = msgspec.structs.replace(cell.measure, max_time_s=turns_max_time_s or cell.measure.max_time_s)
+        measurement = loop.measure(session, settings, send, profiling=profiling, checks=checks)
+        measurement = msgspec.structs.replace(measurement, turns_max_time_s=turns_max_time_s or msgspec.UNSET)
         precision = session.probes().precision if isinstance(session, Probed) else None
         if problem := rate_problem(cell, measurement, device_name, precision):
             raise ImpossibleError(problem)

@@ -74,7 +74,7 @@ def test_after_the_last_look_a_new_gate_has_as_many_trials_as_would_decide(monke
 
 
 def test_a_gate_without_budget_continues_where_it_stopped_with_what_it_decided(monkeypatch):
-    """At an incomplete look, a cell is judged once: it keeps its decision and is not judged again."""
+    """A cell is judged once at an incomplete look: it keeps its decision and is not judged again."""
     monkeypatch.setattr("sys.argv", ["tcbench", "gate", "--budget", "1m"])
     state, content, base, current = after([0.5, 0.51, 0.5], NOISY[:2])
     ended = state.ended()

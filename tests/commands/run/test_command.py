@@ -132,7 +132,7 @@ def trials_of_30_s(monkeypatch):
         return make_record(cell=planned.cell, trial=number, duration_s=duration_s, environment=code, **of_run)
 
     monkeypatch.setattr(Runner, "_trial", trial)
-    monkeypatch.setattr(Runner, "run_group", Runner.run)  # without processes, one after another
+    monkeypatch.setattr(Runner, "run_group", lambda self, trials, _: self.run(trials))  # one after another
     monkeypatch.setattr(os, "getloadavg", lambda: (0.0, 0.0, 0.0))
     return slower
 
@@ -164,7 +164,7 @@ def test_views_show_the_cells_in_the_scenarios_order_whatever_was_measured_first
 def test_a_trial_that_ends_in_an_accident_beside_others_runs_again_alone(tmp_path, trials_of_30_s, monkeypatch):
     groups = []
 
-    def crash(runner, group):
+    def crash(runner, group, _):
         groups.append([planned.cell.config for planned, _ in group])
         for record in runner.run(group):
             crashes = len(groups) == 1 and record.cell.config == "fp32"
