@@ -187,12 +187,12 @@ def test_a_spent_budget_leaves_the_rest_inconclusive_and_says_so(project, monkey
     monkeypatch.setattr("tcbench.commands.gate.turns.Runner", Slow)
     monkeypatch.setattr("tcbench.commands.gate.turns.time", SimpleNamespace(monotonic=lambda: Slow.now_s))
     arguments = ("--base-python", sys.executable, "--config", "deep", "--looks", "4,6", "--budget")
-    done = tcbench(project, "gate", *QUICK[:-1], *arguments, "2s", "--strict")
+    done = tcbench(project, "gate", *QUICK[:-1], *arguments, "1s", "--strict")
     assert done.code == 4
-    assert "the budget of 2 s was spent: cells not yet decided are inconclusive" in done.out
-    assert re.search("(?m)^Next: tcbench gate .* --budget 2s --strict --resume$", done.err), done.err
-    assert [len(left(project, side)) for side in ("base", "current")] == [2, 2]
-    gate(project, *arguments, "1s", "--strict", "--resume", code=4)  # a new budget, whatever was spent before
+    assert "the budget of 1 s was spent: cells not yet decided are inconclusive" in done.out
+    assert re.search("(?m)^Next: tcbench gate .* --budget 1s --strict --resume$", done.err), done.err
+    assert [len(left(project, side)) for side in ("base", "current")] == [1, 1]
+    gate(project, *arguments, "2s", "--strict", "--resume", code=4)  # a new budget, whatever was spent before
     assert [len(left(project, side)) for side in ("base", "current")] == [3, 3]
     gate(project, *arguments, "9s", "--strict", "--resume", code=0)
     assert [len(left(project, side)) for side in ("base", "current")] == [4, 4]
