@@ -637,6 +637,11 @@ def stand_ins(runner: Any, other: Any, planned: Any, trials: Sequence[int]) -> I
         yield place, next(of_side.run([(planned, trials[place])]))
 
 
+def run_group(runner: Any, group: Any, *_: Any) -> Iterator[Any]:
+    """Yield made-up records in place of `Runner.run_group`."""
+    return runner.run(group)
+
+
 def _dated(run: Callable[..., Any], *words: Any, env: dict[str, str], **options: Any) -> Any:
     """git whose commits have the same ids each time."""
     return run(
@@ -655,7 +660,8 @@ def trials(folder: Path) -> Iterator[str]:
     ceilings(folder, "a-2cpu-2", times=10)  # none is beaten, so that none is measured anew
     runner = internal("Runner")
     run_beside = mock.patch.object(runner, "in_turns", stand_ins, create=True)
-    with mock.patch.object(runner, "run", stand_in), run_beside, TIMELESS:
+    run_in_groups = mock.patch.object(runner, "run_group", run_group, create=True)
+    with mock.patch.object(runner, "run", stand_in), run_beside, run_in_groups, TIMELESS:
         run = "run cpu --device cpu --data synthetic"
         yield f"{run} --config fp32,fp32+dali --trials 2"
         yield from newest

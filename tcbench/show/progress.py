@@ -167,7 +167,7 @@ class RunProgress(_Live):
         self._console.say(f"[{count}] {self._label}{record.cell.label}: {outcome(record)}{why}{more}")
 
     def _remaining_s(self) -> float:
-        spent = time.monotonic() - self._started
+        spent = max(0.0, time.monotonic() - self._started)
         return (self._running_estimate or self._estimate).remaining_s(spent, self._together)
 
 

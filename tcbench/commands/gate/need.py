@@ -44,7 +44,8 @@ class Need:
     @property
     def says(self) -> str:
         """The need in words."""
-        cells_decided = "it" if self.undecided == self.decidable == 1 else f"{self.decidable} of them"
+        all_of_them = "it" if self.undecided == 1 else "them"
+        cells_decided = all_of_them if self.decidable == self.undecided else f"{self.decidable} of them"
         words = f"{self.undecided} of {counted(self.cells, 'cell')} undecided"
         if self.decidable:
             more = f"{counted(self.more_trials, 'more trial')} a side ({duration(self.seconds)})"
