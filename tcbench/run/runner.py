@@ -43,7 +43,7 @@ COOLING_S = 5.0
 
 @dataclass(frozen=True)
 class Runner:
-    """Runs trials one after another.
+    """Runs trials one after another, or several in turns.
 
     - `command`: returns the worker's command line for the number of its pipe, if not the launch's own.
     - `listen`: receives the messages of the trials.

@@ -17,6 +17,7 @@ from tcbench.hardware import machine
 MEMORY_MARGIN = 3
 """A further process starts if this multiple of what the largest one took is still available."""
 LEAST_BYTES = 2**28
+"""The least memory that a process is taken to use."""
 
 
 class Turns:

@@ -326,7 +326,7 @@ def _run_gate(
     paths, out, question = gate_file.record_files(path), path.parents[1], content.question
     record_paths = _record_paths(path)
     earlier_records = gate_file.stored_trials(path)
-    spent_gate = gate_file.read(path) if path.exists() and path.stat().st_size else content
+    spent_gate = gate_file.read(path) if path.exists() else content
     decided = spent_gate.verdicts if spent_gate.spent is True else ()
     # A gate that spent its budget continues with a new one.
     earlier_s = sum(record.duration_s for records in earlier_records.values() for record in records)
@@ -353,8 +353,9 @@ def _run_gate(
                 say(f"resuming {path.name}: {counted(n, 'record')} stored")
             state = start(len(question.cells), question.interims, question.metrics)
             progress = stack.enter_context(RunProgress(stderr, expected, 0))
-            earlier = whole_budget_s, earlier_records, decided
-            ended = turns.measure(state, plan, ready, launcher, stores, progress, *earlier, say_need)
+            ended = turns.measure(
+                state, plan, ready, launcher, stores, progress, whole_budget_s, earlier_records, decided, say_need
+            )
     except KeyboardInterrupt:
         stored = len(store.read(file for file in paths.values() if file.exists()).records)
         compare = f"compare what was stored: tcbench compare {shlex.join(record_paths)}"
